@@ -1,0 +1,39 @@
+# make demo   trains a small transformer, sick and then treated, and shows the check-up
+# make test   lint, types, tests
+# Both need python3 (>= 3.10) and make only: they build .venv and install what the project names.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types check bench clean
+
+demo: $(STAMP)
+	$(BIN)/gradmedic demo
+
+test: lint types check
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+check: $(STAMP)
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/stats.py
+	$(BIN)/python benchmarks/overhead.py
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gradmedic/stats/*.c src/gradmedic/stats/*.h)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

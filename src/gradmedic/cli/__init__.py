@@ -1,0 +1,85 @@
+"""The command line: `gradmedic run`, `diagnose`, `explain`, `env`, `demo`; one file per command.
+
+Nothing here imports torch (or anything that does) before the user's script has had the chance to set environment
+variables that torch reads when it is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gradmedic import __version__
+from gradmedic.cli.command import USAGE_ERROR, Command, complain
+from gradmedic.cli.demo import DemoCommand
+from gradmedic.cli.diagnose import DiagnoseCommand
+from gradmedic.cli.env import EnvCommand
+from gradmedic.cli.explain import ExplainCommand
+from gradmedic.cli.run import RunCommand
+from gradmedic.errors import InputError
+
+COMMANDS: dict[str, Command] = {
+    "run": RunCommand(),
+    "diagnose": DiagnoseCommand(),
+    "explain": ExplainCommand(),
+    "env": EnvCommand(),
+    "demo": DemoCommand(),
+}
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the whole parser and the parsers of the commands by name."""
+    parser = argparse.ArgumentParser(
+        prog="gradmedic",
+        description="Watches a PyTorch training run, says what is wrong with it, and treats it.",
+        epilog="example: gradmedic run train.py --epochs 3",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gradmedic {__version__}")
+    kinds = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, command in COMMANDS.items():
+        parsers[name] = kinds.add_parser(
+            name,
+            help=command.summary,
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            epilog=command.example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.prepare_parser(parsers[name])
+    return parser, parsers
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: arguments without the program's name; those of the process by default.
+
+    Returns:
+        0 when all is well, 1 when findings reach `--fail-on`, 2 for a usage or input error; `run` otherwise returns
+        the script's own code.
+
+    Raises:
+        SystemExit: from argparse, for `--help`, `--version` and usage errors.
+        KeyboardInterrupt: when the script ended by it, so that the process ends by SIGINT as under `python script.py`.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser, parsers = build_parser()
+    program: list[str] = []
+    if arguments[:1] == ["run"]:
+        own, program = RunCommand.split(arguments[1:], parsers["run"])
+        arguments = ["run", *own]
+    args = parser.parse_args(arguments)
+    args.program = program
+    try:
+        return COMMANDS[args.command].run(args, parsers[args.command])
+    except InputError as error:
+        complain(str(error))
+        return USAGE_ERROR
+    except BrokenPipeError:
+        # The reader of our output (a pager, `head`) has gone: there is nobody left to tell.
+        sys.stderr.close()
+        return 0

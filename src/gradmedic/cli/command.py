@@ -1,0 +1,78 @@
+"""What all commands share: their protocol, exit codes, common options, and where own words go."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from gradmedic.types import SEVERITIES
+
+FINE, FOUND, USAGE_ERROR = 0, 1, 2
+
+LANGUAGES = ("en", "zh")
+
+
+class Command(Protocol):
+    """One command: `prepare_parser` adds its options, `run` does it and returns the exit code.
+
+    `summary` is one line for the list of commands, `example` ends the command's help.
+    """
+
+    summary: str
+    example: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> int: ...
+
+
+def default_language() -> str:
+    """Return "zh" or "en": GRADMEDIC_LANG decides, then the locale as POSIX ranks its variables."""
+    for variable in ("GRADMEDIC_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        value = os.environ.get(variable, "")
+        if value:
+            return "zh" if value.lower().startswith("zh") else "en"
+    return "en"
+
+
+def add_language(parser: argparse.ArgumentParser) -> None:
+    """Add `--lang`."""
+    parser.add_argument(
+        "--lang",
+        choices=LANGUAGES,
+        default=default_language(),
+        help="language of the findings (default: GRADMEDIC_LANG, else the locale)",
+    )
+
+
+def add_fail_on(parser: argparse.ArgumentParser) -> None:
+    """Add `--fail-on`."""
+    parser.add_argument(
+        "--fail-on",
+        choices=SEVERITIES,
+        metavar="SEVERITY",
+        help=f"exit with code 1 when a finding is at least this severe: {', '.join(SEVERITIES)} (default: never)",
+    )
+
+
+def reaches(findings: Iterable[Any], severity: str | None) -> bool:
+    """Return whether any finding is at least as severe as `severity`; never when that is None."""
+    if severity is None:
+        return False
+    bar = SEVERITIES.index(severity)
+    return any(SEVERITIES.index(finding.severity) >= bar for finding in findings)
+
+
+def say(text: str) -> None:
+    """Write one line of ours to stderr; a script that has closed its stderr is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def complain(text: str) -> None:
+    """Write one error line of ours to stderr."""
+    say(f"gradmedic: {text}")

@@ -1,0 +1,81 @@
+"""Where a run is recorded: the default folder, what may be overwritten, and how ranks agree on one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradmedic.errors import InputError
+
+#: What a run folder holds; nothing else in a folder is ever removed.
+RECORD_FILES = re.compile(r"run(-.*)?\.json|(steps|tensors|modules)-.*\.arrows|events-.*\.jsonl")
+
+
+def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return (rank, world size) as torchrun and its kin set them; (0, 1) without them."""
+    try:
+        return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
+def record_files(folder: Path) -> list[Path]:
+    """Return the files of a run record in a folder; empty when the folder is not there."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if RECORD_FILES.fullmatch(entry.name))
+    except OSError:
+        return []
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether there is a run record in a folder."""
+    return bool(record_files(folder))
+
+
+def default_folder(name: str, environment: Mapping[str, str], now: float | None = None) -> Path:
+    """Return the folder for a run nobody named: `runs/<name>-<date>-<time>`, or what all ranks of a job arrive at.
+
+    Args:
+        name: short name of the script.
+        environment: GRADMEDIC_RUN_DIR decides if set. Ranks share TORCHELASTIC_RUN_ID and MASTER_PORT; torchrun's
+            default id "none" is the same for all jobs, the process that started the ranks is not.
+        now: unix seconds; the present by default.
+    """
+    named = environment.get("GRADMEDIC_RUN_DIR")
+    if named:
+        return Path(named)
+    safe = re.sub(r"[^\w.-]+", "_", name)
+    if rank_of(environment)[1] > 1:
+        job = environment.get("TORCHELASTIC_RUN_ID", "none")
+        job = f"job{os.getppid()}" if job == "none" else re.sub(r"[^\w.-]+", "_", job)
+        return Path("runs") / f"{safe}-{job}-{environment.get('MASTER_PORT', '0')}"
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    folder = Path("runs") / f"{safe}-{stamp}"
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{safe}-{stamp}-{number}"
+        number += 1
+    return folder
+
+
+def claim(folder: Path, *, overwrite: bool) -> None:
+    """Make sure that a folder the user named can take a new run, before anything is run.
+
+    Raises:
+        InputError: when it holds a run and `overwrite` is False, is not a folder, or cannot be written to.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--record expects a folder, but {folder} is a file; name another one")
+    old = record_files(folder)
+    if old and not overwrite:
+        raise InputError(f"{folder} already holds a run; name another folder, or replace it with --overwrite")
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"cannot create files in {folder}: {nearest} is not a folder that can be written to")
+    for file in old:
+        file.unlink()

@@ -1,0 +1,186 @@
+"""The watching of one process, from its first training step to the check-up: all that commands ask of the core.
+
+Only this file touches the monitor, and only inside functions, so that importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradmedic.cli import arm, tracebacks
+from gradmedic.cli.children import OPTIONS_VARIABLE
+from gradmedic.cli.command import complain
+from gradmedic.cli.folders import holds_run
+from gradmedic.cli.options import RunOptions
+from gradmedic.cli.transform_spec import parse_transform, public_names
+from gradmedic.errors import InputError
+
+Findings = list[Any]
+
+
+class Session:
+    """Watches this process once it trains. Faults of gradmedic end the watching, never the script.
+
+    Args:
+        options: what was asked for.
+        transform: what to do to gradients; None: nothing.
+        is_child: whether the script, not the command line, has started this process.
+    """
+
+    def __init__(self, options: RunOptions, transform: Any = None, *, is_child: bool = False) -> None:
+        self.options = options
+        self.transform = transform
+        self.is_child = is_child
+        self.monitor: Any = None
+        self.failure: Exception | None = None
+        self.process = os.getpid()
+
+    def begin(self) -> None:
+        """Arm the watching, and make sure that the record is closed in whatever way the process ends."""
+        self.close_at_exit()
+        arm.when_training_begins(self.start)
+
+    def start(self) -> None:
+        """Start to watch; called just before the first optimizer or backward call of this process."""
+        options = replace(self.options, join=True) if self.is_copy else self.options
+        try:
+            self.monitor = _watch(options, self.transform)
+        except Exception as error:
+            self.failure = error
+            if not self.is_child:
+                complain(f"this run is not watched: {str(error) or type(error).__name__}")
+        if self.is_child or self.is_copy:
+            _close_with_multiprocessing(self)
+
+    def close(self) -> None:
+        """Stop watching and close the record; may be called again."""
+        if self.monitor is None:
+            return
+        try:
+            self.monitor.close()
+        except Exception as error:
+            self.failure = self.failure or error
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is a fork of the process that the session was made in."""
+        return os.getpid() != self.process
+
+    @property
+    def trained(self) -> bool:
+        """Whether this process, or one that it started, has trained anything."""
+        seen = self.monitor is not None and self.monitor.steps_seen > 0
+        return seen or (self.options.record is not None and holds_run(Path(self.options.record)))
+
+    def result(self) -> tuple[Any, Findings]:
+        """Return (run, findings): of the run folder, which holds the child processes too, else of the memory."""
+        if self.options.record is not None and holds_run(Path(self.options.record)):
+            return examine(self.options.record, self.options.lang, core_limits(self.options))
+        return self.monitor.run, list(self.monitor.diagnose())
+
+    def close_at_exit(self) -> None:
+        """Close the record however this process, or a fork of it, ends by itself."""
+        atexit.register(self.close)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        """In a forked child: multiprocessing drops all finalizers first, and then makes its after-fork calls."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, _close_with_multiprocessing)
+
+
+def _close_with_multiprocessing(session: Session) -> None:
+    """Close the record when a process of multiprocessing ends; a forked one ends without running `atexit`."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, session.close, exitpriority=-100)
+
+
+def start_child() -> None:
+    """Watch a process that the script has started; see `children`."""
+    options = RunOptions.from_json(os.environ[OPTIONS_VARIABLE])
+    session = Session(options, make_transform(options), is_child=True)
+    tracebacks.clean_main()
+    tracebacks.clean_threads()
+    session.close_at_exit()
+    session.start()
+
+
+def make_transform(options: RunOptions) -> Any:
+    """Return the transform that `--clip` and `--guard` ask for, None without either.
+
+    Raises:
+        InputError: when a description is not one, or what is asked for is not available in this version.
+    """
+    if isinstance(options.modules, list):
+        raise InputError('--modules: patterns are not available yet in this version; leave it at "auto", or "off"')
+    guard = _default_guard() if options.guard else None
+    if options.clip is None:
+        return guard
+    clip = parse_transform(options.clip)
+    return clip if guard is None else public_names()["chain"](guard, clip)
+
+
+def _default_guard() -> Any:
+    try:
+        return importlib.import_module("gradmedic.guard").default()
+    except (ModuleNotFoundError, AttributeError):
+        raise InputError("--guard is not available yet in this version; leave it out") from None
+
+
+def examine(folder: str | Path, lang: str, limits: Any = None) -> tuple[Any, Findings]:
+    """Return (run, findings) of a run folder; `limits` None are those that it was recorded with.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    from gradmedic.diagnosis import diagnose
+    from gradmedic.record import open_run
+
+    run = open_run(folder)
+    return run, list(diagnose(run, lang=lang, limits=limits))
+
+
+def watch_model(model: Any, optimizer: Any, record: Path, transform: Any = None) -> Any:
+    """Return `gradmedic.watch(model, optimizer, record=record, transform=transform)`."""
+    import gradmedic
+
+    return gradmedic.watch(model, optimizer, record=record, transform=transform)
+
+
+def script_globals() -> Mapping[str, Any]:
+    """Return the globals of the program, so that models and tensors get the names that the script gives them."""
+    main = sys.modules.get("__main__")
+    return {} if main is None else vars(main)
+
+
+def core_limits(options: RunOptions) -> Any:
+    """Return limits as the core takes them: a number, a mapping from pattern to number, or None."""
+    return options.limits.get("", options.limits) if options.limits else None
+
+
+def _watch(options: RunOptions, transform: Any) -> Any:
+    from gradmedic.monitor import watch_process
+
+    return watch_process(
+        record=options.record,
+        every=options.every,
+        modules=options.modules,
+        transform=transform,
+        limits=core_limits(options),
+        stop_after=options.steps,
+        budget=options.budget,
+        lang=options.lang,
+        namespace=script_globals,
+        join=options.join,
+        lazy=True,
+    )

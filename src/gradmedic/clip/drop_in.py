@@ -1,0 +1,122 @@
+"""A drop-in for `torch.nn.utils.clip_grad_norm_`, right where torch is not."""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from gradmedic.clip.apply import scale_gradients
+from gradmedic.clip.base import GradientSummary
+from gradmedic.clip.norm import EPSILON, check_threshold
+from gradmedic.stats import gradient_stats
+from gradmedic.torch_hooks import ClipCall, announce_clip
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    """Clip the joint norm of the gradients, in place.
+
+    The same result as torch's on ordinary input. Beyond it: a NaN or infinite element in one gradient leaves all others
+    as they are (torch spreads it to every parameter, or zeroes them); huge finite gradients are scaled to `max_norm`
+    (torch's fp32 norm overflows and zeroes them); fp16 and bf16 gradients are measured in fp32 or better; sparse and
+    mixed-dtype lists work; a tensor that is listed twice counts once.
+
+    Args:
+        parameters: a tensor or an iterable of tensors (a generator is fine); those without `.grad` are passed over.
+        max_norm: largest norm allowed, > 0; `math.inf` measures only.
+        norm_type: the p of the norm, > 0; `math.inf` for the largest magnitude.
+        error_if_nonfinite: raise when any gradient element is NaN or infinite, naming the tensors' places.
+        foreach: accepted for compatibility; there is one implementation.
+
+    Returns:
+        The norm before clipping: a plain 0-d tensor, fp32 (fp64 for fp64 gradients), on the gradients' device; 0 when
+        there are no gradients; NaN or infinity when any element is. No host synchronisation on a device unless
+        `error_if_nonfinite`.
+
+    Raises:
+        InputError: for a `max_norm` that is negative, zero or NaN.
+        RuntimeError: for non-finite gradients with `error_if_nonfinite`.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.zeros(2)); w.grad = torch.tensor([3.0, 4.0])
+        >>> clip_grad_norm_([w], max_norm=1.0)
+        tensor(5.)
+    """
+    limit = check_threshold(max_norm, "max_norm")
+    power = check_threshold(norm_type, "norm_type")
+    chosen = _unique(parameters)
+    gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=chosen[0].device if chosen else None)
+    table = gradient_stats(gradients)
+    total = _p_norm(gradients, power, table.norm, table.max_abs)
+    nonfinite = table.nonfinite()
+    if error_if_nonfinite:
+        _raise_if_nonfinite((table.nan_count + table.inf_count).tolist())
+    call = ClipCall("gradmedic", chosen, max_norm=limit, total_norm=total)
+    with announce_clip(call):
+        clipped = (total > limit) & (nonfinite == 0)
+        one = torch.ones_like(total)
+        scale_gradients(gradients, torch.where(clipped, limit / (total + EPSILON), one).clamp(max=1.0))
+    poison = torch.where(table.nan_count.sum() > 0, math.nan, torch.where(table.inf_count.sum() > 0, math.inf, 0.0))
+    exact = any(gradient.dtype in (torch.float64, torch.complex128) for gradient in gradients)
+    return (total + poison.to(total.device)).to(torch.float64 if exact else torch.float32)
+
+
+def _unique(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(parameters, torch.Tensor):
+        return [parameters]
+    listed = list(parameters)
+    if not listed and isinstance(parameters, types.GeneratorType):
+        warnings.warn(
+            "clip_grad_norm_: the generator of parameters is empty or used up, so nothing was clipped; pass a list, or "
+            "model.parameters() anew",
+            stacklevel=4,
+        )
+    return list({id(parameter): parameter for parameter in listed}.values())
+
+
+def _p_norm(
+    gradients: Sequence[torch.Tensor], power: float, norms: torch.Tensor, largest: torch.Tensor
+) -> torch.Tensor:
+    """Joint p-norm over the finite elements, 0-d float64."""
+    if power == 2.0:
+        return GradientSummary((), norms, torch.zeros(()), 0).total
+    if math.isinf(power):
+        return largest.max()
+    # Each gradient is divided by its largest magnitude first: |g|^p of the quotient cannot overflow.
+    parts = [_one_p_norm(g, power, m) for g, m in zip(gradients, largest, strict=True)]
+    vector = torch.stack([part.to(largest.device) for part in parts])
+    top = vector.max()
+    safe = torch.where(top > 0, top, torch.ones_like(top))
+    return safe * (vector / safe).pow(power).sum().pow(1.0 / power)
+
+
+def _one_p_norm(gradient: torch.Tensor, power: float, largest: torch.Tensor) -> torch.Tensor:
+    values = gradient.coalesce()._values() if gradient.is_sparse else gradient
+    magnitude = values.abs()
+    magnitude = torch.where(torch.isfinite(magnitude), magnitude, torch.zeros_like(magnitude))
+    top = largest.to(values.device)
+    safe = torch.where(top > 0, top, torch.ones_like(top))
+    return safe * (magnitude.double() / safe).pow(power).sum().pow(1.0 / power)
+
+
+def _raise_if_nonfinite(counts: list[int]) -> None:
+    sick = [place for place, count in enumerate(counts) if count]
+    if sick:
+        shown = ", ".join(str(place) for place in sick[:8]) + (", …" if len(sick) > 8 else "")
+        raise RuntimeError(
+            f"clip_grad_norm_: {sum(counts)} gradient elements are NaN or infinite, in the gradients at places {shown} "
+            "of the list; nothing was changed. Set error_if_nonfinite=False to go on, or look for the origin with "
+            "gradmedic.watch"
+        )

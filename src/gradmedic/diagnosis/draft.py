@@ -1,0 +1,60 @@
+"""What a rule hands to the engine: a finding that has no words yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.types import Severity
+
+if TYPE_CHECKING:
+    from gradmedic.diagnosis.view import View
+
+Kind = Literal["invariant", "symptom"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finding without words; the engine adds the rule's code and name and renders the message.
+
+    Attributes:
+        variant: which of the rule's messages to use; "" for the main one.
+        key: findings of one rule with different keys stand side by side; with the same key (and optimizer) the first
+            stays, unless a later one is more severe.
+        optimizer: None for the optimizer of the view.
+        params: values for the message's placeholders. A text that starts with "@" is the name of a phrase in the
+            message files, so that it can be rendered in either language.
+    """
+
+    severity: Severity
+    confidence: float
+    step: int
+    where: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
+    key: str = ""
+    optimizer: str | None = None
+
+
+class Rule(Protocol):
+    """One rule: evaluated once per frame, and once more at the end of the run with `view.final` set.
+
+    A rule object belongs to one engine and may keep state between calls. It may also define
+    `holds(finding, view) -> bool`: a finding for which it says False is withdrawn.
+    """
+
+    code: str
+    name: str
+    kind: Kind
+    needs: frozenset[str]
+
+    def evaluate(self, view: View) -> Iterable[Draft]: ...
+
+
+class RevisableRule(Rule, Protocol):
+    """A rule that can take back what it said."""
+
+    def holds(self, finding: Finding, view: View) -> bool: ...

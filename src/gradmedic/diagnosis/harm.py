@@ -1,0 +1,58 @@
+"""The harm gate: a symptom is a fault only where the run is seen to suffer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from gradmedic.diagnosis.loss import LossSummary
+
+Reason = Literal["nonfinite", "diverged", "not_falling", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """Whether the run is seen to suffer, and how.
+
+    Attributes:
+        reason: "nonfinite" (loss or gradients), "diverged", "not_falling", or "" for none.
+        step: where it began; None when it cannot be said.
+    """
+
+    reason: Reason = ""
+    step: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+    @property
+    def phrase(self) -> str:
+        """Name of the phrase in the message files, as a parameter of a draft."""
+        return f"@harm_{self.reason or 'none'}"
+
+
+def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> Harm:
+    """Return the harm that a run shows.
+
+    Args:
+        loss: the loss so far.
+        nonfinite_step: first step with non-finite gradients that was not a loss scaler's calibration.
+        several: whether several optimizers each have a loss of their own (a GAN): their losses rise and fall against
+            each other, so that only non-finite values count as harm.
+    """
+    steps = [step for step in (loss.nonfinite_step, nonfinite_step) if step is not None]
+    if steps:
+        return Harm("nonfinite", min(steps))
+    if several:
+        return Harm()
+    if loss.diverged:
+        return Harm("diverged", loss.diverged_step)
+    if loss.falling is False and not _solved(loss):
+        return Harm("not_falling", None)
+    return Harm()
+
+
+def _solved(loss: LossSummary) -> bool:
+    """Whether the loss was all but zero from the start (a converged model that trains on)."""
+    return math.isfinite(loss.first) and abs(loss.first) < 1e-3 and abs(loss.recent) < 1e-3

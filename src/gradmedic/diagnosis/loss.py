@@ -1,0 +1,154 @@
+"""How the loss goes: first, best, recent; whether it falls and whether it has left for good."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+#: Until so many losses are known, "not falling" is not said: warm-up and noise look the same before.
+ENOUGH = 40
+#: Fall below the first loss that counts as falling (rules.md: harm gate, "best - 2 %").
+FALL = 0.02
+#: A loss that has fallen by less than this, and stands still, does not fall either: a network that learns nothing but
+#: the prior of its labels gets there (20 sigmoid layers on digits: from 2.3-2.7 to ln 10 = 2.303 within 10 steps).
+STALL = 0.15
+_EMA = 0.1
+_BEST_AFTER = 5
+_RECENT = 20
+_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LossSummary:
+    """The loss so far.
+
+    Attributes:
+        count: finite losses seen.
+        first: first loss (the lower of the first and the median of the first five); NaN when there is none.
+        best: lowest smoothed loss.
+        recent: median of the last 20.
+        last: the last loss, finite or not; None when there is none.
+        falling: recent at least 2 % below first, and not standing still within 15 % of it; None while fewer than 40
+            losses are known.
+        trend: (recent - first) / |first|.
+        diverged: the level of the last three is far above the best, beyond noise.
+        nonfinite_step, diverged_step: first step of each, or None.
+    """
+
+    count: int = 0
+    first: float = math.nan
+    best: float = math.nan
+    recent: float = math.nan
+    last: float | None = None
+    falling: bool | None = None
+    trend: float = math.nan
+    diverged: bool = False
+    nonfinite_step: int | None = None
+    diverged_step: int | None = None
+
+
+class LossTracker:
+    """Keeps what `LossSummary` needs in constant memory; feed it every step's loss."""
+
+    __slots__ = (
+        "_best",
+        "_deviation",
+        "_early",
+        "_ema",
+        "_last",
+        "_marks",
+        "_noise",
+        "_recent",
+        "_since",
+        "_weight",
+        "count",
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._early: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        #: Median of the last 20 losses when 20, 40, 80, … were known.
+        self._marks: list[float] = []
+        self._ema = self._weight = 0.0
+        self._deviation = self._noise = 0.0
+        self._best = math.nan
+        self._last: float | None = None
+        self._since: dict[str, int | None] = {"nonfinite": None, "diverged": None}
+
+    def update(self, loss: float | None, step: int) -> None:
+        """Take the loss of one step; None (not seen) is left out."""
+        if loss is None:
+            return
+        self._last = loss
+        if not math.isfinite(loss):
+            if self._since["nonfinite"] is None:
+                self._since["nonfinite"] = step
+            return
+        self.count += 1
+        if len(self._early) < _BEST_AFTER:
+            self._early.append(loss)
+        self._recent.append(loss)
+        if self.count == _RECENT << len(self._marks):
+            self._marks.append(median(self._recent))
+        before = self._ema / self._weight if self._weight else loss
+        self._deviation += _EMA * (abs(loss - before) - self._deviation)
+        self._ema = (1 - _EMA) * self._ema + _EMA * loss
+        self._weight = (1 - _EMA) * self._weight + _EMA
+        smooth = self._ema / self._weight
+        # The first few losses are noise: a lucky first batch must not become the best that all others are held to.
+        if self.count >= _BEST_AFTER and not smooth >= self._best:
+            self._best, self._noise = smooth, self._deviation
+        if self._since["diverged"] is None and self.diverged:
+            self._since["diverged"] = step
+
+    @property
+    def first(self) -> float:
+        """The lower of the first loss and the median of the first five."""
+        return min(self._early[0], median(self._early)) if self._early else math.nan
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the median of the last three losses is above twice the best, above the first, and above the noise.
+
+        Written with differences, so that losses below zero (VAE, WGAN) are judged alike. With fewer than ten losses
+        noise is unknown, and only a rise by ten times the first loss counts.
+        """
+        if self.count < 2:
+            return False
+        recent = list(self._recent)[-_LEVEL:]
+        level = median(recent)
+        first = self.first
+        if self.count < 10:
+            return level > first + 10 * abs(first)
+        return level > self._best + max(abs(self._best), abs(first - self._best)) + 3 * self._noise
+
+    def summary(self) -> LossSummary:
+        """Return the loss so far."""
+        if not self.count:
+            return LossSummary(last=self._last, nonfinite_step=self._since["nonfinite"])
+        first, recent = self.first, median(self._recent)
+        scale = abs(first) or 1.0
+        return LossSummary(
+            count=self.count,
+            first=first,
+            best=first if math.isnan(self._best) else self._best,
+            recent=recent,
+            last=self._last,
+            falling=self._falling(first, recent, scale),
+            trend=(recent - first) / scale,
+            diverged=self.diverged,
+            nonfinite_step=self._since["nonfinite"],
+            diverged_step=self._since["diverged"],
+        )
+
+    def _falling(self, first: float, recent: float, scale: float) -> bool | None:
+        if self.count < ENOUGH:
+            return None
+        fall = (first - recent) / scale
+        # The last mark at or before half of the losses: 40 of 80 to 159.
+        half = self._marks[max(0, (self.count // (2 * _RECENT)).bit_length() - 1)]
+        stalled = fall < STALL and recent > half - FALL * scale
+        return fall > FALL and not stalled

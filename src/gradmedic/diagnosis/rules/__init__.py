@@ -1,0 +1,70 @@
+"""The rules, one file each; `select` turns what the user asks for into fresh rule objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradmedic.diagnosis.draft import Rule
+from gradmedic.diagnosis.rules.bad_input import BadInput
+from gradmedic.diagnosis.rules.detached_graph import DetachedGraph
+from gradmedic.diagnosis.rules.exploding_gradient import ExplodingGradient
+from gradmedic.diagnosis.rules.frozen_model import FrozenModel
+from gradmedic.diagnosis.rules.learning_rate_too_high import LearningRateTooHigh
+from gradmedic.diagnosis.rules.limit_exceeded import LimitExceeded
+from gradmedic.diagnosis.rules.loss_scale_collapse import LossScaleCollapse
+from gradmedic.diagnosis.rules.misplaced_clip import MisplacedClip
+from gradmedic.diagnosis.rules.missing_zero_grad import MissingZeroGrad
+from gradmedic.diagnosis.rules.no_op_step import NoOpStep
+from gradmedic.diagnosis.rules.nonfinite import NonFinite
+from gradmedic.diagnosis.rules.not_in_optimizer import NotInOptimizer
+from gradmedic.diagnosis.rules.over_clipping import OverClipping
+from gradmedic.diagnosis.rules.stale_optimizer import StaleOptimizer
+from gradmedic.diagnosis.rules.unused_parameter import UnusedParameter
+from gradmedic.diagnosis.rules.vanishing_gradient import VanishingGradient
+from gradmedic.diagnosis.rules.zero_learning_rate import ZeroLearningRate
+from gradmedic.errors import InputError
+
+RULES: tuple[type[Rule], ...] = (
+    UnusedParameter,
+    DetachedGraph,
+    NotInOptimizer,
+    FrozenModel,
+    StaleOptimizer,
+    NoOpStep,
+    MissingZeroGrad,
+    MisplacedClip,
+    ZeroLearningRate,
+    NonFinite,
+    BadInput,
+    LossScaleCollapse,
+    VanishingGradient,
+    ExplodingGradient,
+    LearningRateTooHigh,
+    OverClipping,
+    LimitExceeded,
+)
+
+
+def select(wanted: str | Sequence[str | Rule]) -> list[Rule]:
+    """Return fresh rule objects.
+
+    Args:
+        wanted: "default" for all, or a sequence of codes and rule objects.
+
+    Raises:
+        InputError: an unknown code.
+    """
+    if wanted == "default":
+        return [rule() for rule in RULES]
+    known = {rule.code: rule for rule in RULES}
+    chosen: list[Rule] = []
+    for entry in [wanted] if isinstance(wanted, str) else wanted:
+        if not isinstance(entry, str):
+            chosen.append(entry)
+        elif entry in known:
+            chosen.append(known[entry]())
+        else:
+            raise InputError(
+                f'rules must be "default", codes or rule objects; {entry!r} is not among {", ".join(known)}'
+            )
+    return chosen

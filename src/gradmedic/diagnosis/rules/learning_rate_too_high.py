@@ -1,0 +1,135 @@
+"""GM401 learning-rate-too-high: steps are large beside the weights, and the loss goes up or nowhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.view import View
+from gradmedic.types import Severity
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a step is too large."""
+
+    ratio_notice: float = 1e-2
+    """Median over matrices of |update| / |weight| (rules.md: notice; Karpathy: healthy about 1e-3)."""
+    ratio_fault: float = 1e-1
+    """The same, too large for certain (TheDeepChecker: 10^-1)."""
+    weight_floor: float = 1e-3
+    """Weights of a smaller rms are zero-initialised by design (LoRA's B, residual gates): any step is large beside
+    them."""
+    steps: int = 3
+    """Steps above the fault threshold before a loss that merely does not fall is blamed on them."""
+    cosine: float = -0.3
+    """Median cosine of successive gradients: steps that overshoot turn the gradient around (rules.md)."""
+    window: int = 50
+
+
+@dataclass
+class _State:
+    above: int = 0
+    first_notice: int | None = None
+    first_fault: int | None = None
+    peak: float = 0.0
+    recent: float = math.nan
+
+
+class LearningRateTooHigh:
+    """Update ratios of the weight matrices, joined with what the loss does."""
+
+    code = "GM401"
+    name = "learning-rate-too-high"
+    kind: Kind = "symptom"
+    needs = frozenset({"update_norm", "weight_norm", "cosine_prev"})
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._states: dict[str, _State] = {}
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Measure every table; judge whenever the run is harmed."""
+        state = self._states.setdefault(view.frame.optimizer, _State())
+        if view.table:
+            self._measure(view, state)
+        reason = view.harm.reason
+        if reason in ("diverged", "nonfinite") and state.first_fault is not None and self._caused(view, state):
+            yield self._draft(view, state, "error", 0.85, state.first_fault)
+        elif reason == "diverged" and state.first_notice is not None and self._caused(view, state):
+            yield self._draft(view, state, "warning", 0.55, state.first_notice)
+        elif reason == "not_falling" and view.due(10):
+            yield from self._stuck(view, state)
+
+    def _measure(self, view: View, state: _State) -> None:
+        ratio = self._ratio(view)
+        state.recent = ratio
+        if not ratio > self.thresholds.ratio_notice:
+            return
+        state.peak = max(state.peak, ratio)
+        if state.first_notice is None:
+            state.first_notice = view.frame.step
+        if ratio > self.thresholds.ratio_fault:
+            state.above += 1
+            if state.first_fault is None:
+                state.first_fault = view.frame.step
+
+    def _ratio(self, view: View) -> float:
+        update = view.tensor_window("update_norm", 1)[-1]
+        weight = view.tensor_window("weight_norm", 1)[-1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            heavy = weight > self.thresholds.weight_floor * np.sqrt(np.maximum(view.layout.numel, 1))
+            chosen = view.layout.matrix & heavy & ~np.isnan(update)
+            if not chosen.any():
+                return math.nan
+            return float(np.median(update[chosen] / weight[chosen]))
+
+    def _caused(self, view: View, state: _State) -> bool:
+        """Whether the large steps came before the harm, and not from it."""
+        first = state.first_fault if state.first_fault is not None else state.first_notice
+        return first is not None and (view.harm.step is None or first <= view.harm.step)
+
+    def _stuck(self, view: View, state: _State) -> Iterator[Draft]:
+        limits = self.thresholds
+        if state.above >= limits.steps and state.first_fault is not None:
+            yield self._draft(view, state, "warning", 0.7, state.first_fault)
+        elif state.first_notice is not None and state.recent > limits.ratio_notice and self._turning(view):
+            yield self._draft(view, state, "warning", 0.5, state.first_notice)
+
+    def _turning(self, view: View) -> bool:
+        """Whether successive gradients point against each other."""
+        cosines = view.tensor_window("cosine_prev", self.thresholds.window)[:, view.layout.matrix]
+        known = cosines[np.isfinite(cosines)]
+        return len(cosines) >= 20 and len(known) > 0 and float(np.median(known)) < self.thresholds.cosine
+
+    def _draft(self, view: View, state: _State, severity: Severity, confidence: float, step: int) -> Draft:
+        lr = view.history.peak_lr or None
+        loss = view.loss
+        fault = state.first_fault is not None
+        return Draft(
+            severity=severity,
+            confidence=confidence,
+            step=step,
+            evidence=(
+                Evidence(
+                    "update / weight, median over matrices",
+                    state.peak,
+                    self.thresholds.ratio_fault if fault else self.thresholds.ratio_notice,
+                ),
+                Evidence("loss", loss.last, loss.first),
+                Evidence("learning rate", lr),
+            ),
+            params={
+                "ratio": state.peak,
+                "lr": lr,
+                "lower": float(f"{lr / 10:.1g}") if lr else None,
+                "harm": view.harm.phrase,
+                "loss_first": loss.first,
+                "loss_recent": loss.recent,
+            },
+        )

@@ -1,0 +1,111 @@
+"""GM106 no-op-step: gradients are there, the learning rate is not zero, and the weights do not move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.view import View
+from gradmedic.types import Severity
+
+#: Optimizers whose update is about `lr` per element whatever the gradient's size.
+_ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "nadam", "radam", "adafactor", "sign", "lamb")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a weight that stands still is a fault."""
+
+    steps: int = 3
+    """Steps in a row, when no weight at all moves (rules.md: 2; one more for optimizers that act every other call)."""
+    partial_steps: int = 20
+    """Steps in a row, when only some do not."""
+    relative_step: float = 1e-5
+    """An fp32 weight must have moved when the step is this large beside it: 170 times fp32's half-ulp of 6e-8. Below
+    it, the tail of a decaying schedule rounds to nothing in good health."""
+    low_precision_share: float = 0.5
+    """Share of the bf16/fp16 tensors that stand still (rules.md, GM205: more than half)."""
+
+
+class NoOpStep:
+    """Steps that change nothing."""
+
+    code = "GM106"
+    name = "no-op-step"
+    kind: Kind = "invariant"
+    needs = frozenset({"norm", "update_norm", "weight_norm", "unchanged_frac"})
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look at every table in which something stood still."""
+        if not view.table or view.history.tables < self.thresholds.steps or not view.frame.lr:
+            return
+        still = self._still(view, self.thresholds.steps)
+        live = self._live(view, self.thresholds.steps)
+        if not (still & live).any():
+            return
+        low = view.layout.low_precision
+        due = live & ~low & self._should_move(view)
+        if due.any() and (still | ~live).all() and still[due].all():
+            yield self._draft(view, np.flatnonzero(still & due), "error", self.thresholds.steps, "")
+        elif view.history.tables >= self.thresholds.partial_steps:
+            yield from self._partial(view, due, live & low)
+
+    def _partial(self, view: View, due: npt.NDArray[np.bool_], low: npt.NDArray[np.bool_]) -> Iterator[Draft]:
+        steps = self.thresholds.partial_steps
+        still = self._still(view, steps) & self._live(view, steps)
+        if (still & due).any():
+            yield self._draft(view, np.flatnonzero(still & due), "warning", steps, "partial")
+        # rms(step) of a bf16 weight must reach 2^-9 of the weight to survive rounding.
+        lr_is_small = (view.frame.lr or 0.0) < 1e-3 * view.history.peak_lr
+        swallowed = still & low
+        if not lr_is_small and low.any() and swallowed.sum() > self.thresholds.low_precision_share * low.sum():
+            yield self._draft(view, np.flatnonzero(swallowed), "warning", steps, "low_precision")
+
+    def _live(self, view: View, steps: int) -> npt.NDArray[np.bool_]:
+        """Whether a gradient was there in each of the last steps [P]; NaN stands for none."""
+        live: npt.NDArray[np.bool_] = (view.tensor_window("norm", steps) > 0).all(axis=0)
+        return live
+
+    def _still(self, view: View, steps: int) -> npt.NDArray[np.bool_]:
+        update = view.tensor_window("update_norm", steps)
+        unchanged = view.tensor_window("unchanged_frac", steps)
+        stood: npt.NDArray[np.bool_] = ((update == 0) & ((unchanged >= 1) | np.isnan(unchanged))).all(axis=0)
+        return stood
+
+    def _should_move(self, view: View) -> npt.NDArray[np.bool_]:
+        """Whether a step of this size cannot round to nothing [P]."""
+        lr = view.frame.lr or 0.0
+        weight = view.tensor_window("weight_norm", 1)[-1]
+        size = np.sqrt(np.maximum(view.layout.numel, 1))
+        if any(word in view.optimizer_class.lower() for word in _ADAPTIVE):
+            step = lr * size
+        else:
+            scale = view.frame.clip_scale if math.isfinite(view.frame.clip_scale) else 0.0
+            step = lr * scale * view.tensor_window("norm", 1)[-1]
+        due: npt.NDArray[np.bool_] = step > self.thresholds.relative_step * weight
+        return due
+
+    def _draft(self, view: View, places: npt.NDArray[np.int64], severity: Severity, steps: int, variant: str) -> Draft:
+        first = int(view.history.table_steps.window(steps)[0, 0])
+        return Draft(
+            severity=severity,
+            confidence=0.9 if variant == "" else 0.7,
+            step=first,
+            where=view.layout.pick(places),
+            evidence=(
+                Evidence("update norm", 0.0, 0.0, ""),
+                Evidence("steps in a row", steps, steps, "steps"),
+                Evidence("learning rate", view.frame.lr, 0.0, ""),
+            ),
+            params={"n": len(places), "steps": steps, "lr": view.frame.lr},
+            variant=variant,
+        )

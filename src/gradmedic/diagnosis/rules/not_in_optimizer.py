@@ -1,0 +1,66 @@
+"""GM103 not-in-optimizer: gradients flow into a trainable parameter that no optimizer owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.view import View
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How long to wait for an owner."""
+
+    steps: int = 10
+    """An optimizer may be met only when it first steps: a WGAN's generator steps every fifth time by default."""
+
+
+class NotInOptimizer:
+    """Parameters that pay for a gradient and never move."""
+
+    code = "GM103"
+    name = "not-in-optimizer"
+    kind: Kind = "invariant"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look once enough steps are made, then every 50, and at the end."""
+        steps = view.history.steps
+        if view.facts is None or steps < self.thresholds.steps:
+            return
+        if not view.final and steps != self.thresholds.steps and steps % 50:
+            return
+        loose = [
+            fact
+            for fact in view.facts.parameters.values()
+            if fact.trainable and fact.optimizer is None and fact.received and fact.numel > 0
+        ]
+        if not loose:
+            return
+        trained = sum(fact.numel for fact in view.facts.parameters.values() if fact.optimizer is not None)
+        share = sum(fact.numel for fact in loose) / max(1, trained + sum(fact.numel for fact in loose))
+        yield Draft(
+            severity="warning",
+            confidence=0.85,
+            step=0,
+            where=tuple(fact.name for fact in loose),
+            evidence=(
+                Evidence("parameters without an optimizer", len(loose), 0, "tensors"),
+                Evidence("share of all elements with gradients", share, 0.0, ""),
+            ),
+            params={"n": len(loose), "share": 100 * share},
+            optimizer="",
+        )
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when an optimizer has come for one of them."""
+        if view.facts is None:
+            return True
+        known = view.facts.parameters
+        return not any(name in known and known[name].optimizer is not None for name in finding.where)

@@ -1,0 +1,92 @@
+"""GM403 over-clipping: nearly every step is clipped to a small part of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.view import View
+from gradmedic.types import Severity
+
+#: Optimizers for which one factor on all gradients cancels out: clipping only reweighs steps against each other.
+_SCALE_FREE = ("adam", "rmsprop", "adagrad", "lamb", "adafactor", "adadelta")
+#: Optimizers that keep nothing but signs or directions.
+_SIGN = ("lion", "sign", "muon")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """rules.md: share > 0.9 and median factor < 0.1 over 200 steps."""
+
+    share: float = 0.9
+    factor: float = 0.1
+    window: int = 200
+    warm_up: int = 100
+    """Language models clip nearly every step in warm-up, in good health: these steps are not counted."""
+
+
+class OverClipping:
+    """A threshold far below the gradients it is meant for."""
+
+    code = "GM403"
+    name = "over-clipping"
+    kind: Kind = "symptom"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look every 50 steps once the window is full, and at the end."""
+        limits = self.thresholds
+        steps = view.history.steps
+        if not view.final and (steps % 50 or steps < limits.warm_up + limits.window):
+            return
+        n = min(limits.window, steps - limits.warm_up)
+        if n < limits.window // 4 or not view.frame.clip_frequency:
+            return
+        used = view.window("skipped", n) == 0
+        if not used.any():
+            return
+        share = float(view.window("clipped", n)[used].mean())
+        factors = view.window("clip_scale", n)[used]
+        factor = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 1.0
+        if share > limits.share and factor < limits.factor:
+            yield self._draft(view, share, factor, n)
+
+    def _draft(self, view: View, share: float, factor: float, n: int) -> Draft:
+        limits = self.thresholds
+        norms = view.window("grad_norm", n)
+        norms = norms[np.isfinite(norms)]
+        typical = float(np.percentile(norms, 90)) if len(norms) else 0.0
+        name = view.optimizer_class.lower()
+        harmed = view.harm.reason == "not_falling"
+        variant = (
+            "sign" if any(w in name for w in _SIGN) else ("adaptive" if any(w in name for w in _SCALE_FREE) else "")
+        )
+        severity: Severity = "warning" if harmed and variant != "sign" else "info"
+        return Draft(
+            severity=severity,
+            confidence=0.8 if not variant else 0.5,
+            step=int(view.window("step", n)[0]),
+            evidence=(
+                Evidence("share of steps clipped", share, limits.share),
+                Evidence("clip factor, median", factor, limits.factor),
+                Evidence("pre-clip gradient norm, 90th percentile", typical, view.frame.clip_threshold, "L2"),
+            ),
+            params={
+                "share": 100 * share,
+                "factor": factor,
+                "n": n,
+                "threshold": view.frame.clip_threshold,
+                "suggested": float(f"{typical:.2g}"),
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+            },
+            variant=variant,
+        )

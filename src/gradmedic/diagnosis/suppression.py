@@ -1,0 +1,136 @@
+"""Which finding explains which: the graph that folds consequences under their cause (rules.md, "Suppress")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gradmedic.diagnosis.finding import Finding, rank_of
+
+_SYMPTOMS = frozenset({"GM301", "GM302", "GM401", "GM403", "GM204"})
+#: A cause is seen at most so many steps after its consequence; rules look only every few steps.
+SLACK = 10
+
+_Test = Callable[[Finding, Finding], bool]
+
+
+def _always(_cause: Finding, _effect: Finding) -> bool:
+    return True
+
+
+def _not_later(cause: Finding, effect: Finding) -> bool:
+    return cause.step <= effect.step + SLACK
+
+
+def _strictly_first(cause: Finding, effect: Finding) -> bool:
+    return cause.step <= effect.step
+
+
+def _overlap(cause: Finding, effect: Finding) -> bool:
+    return bool(set(cause.where) & set(effect.where)) or not effect.where
+
+
+def _explosion_first(cause: Finding, effect: Finding) -> bool:
+    """The values grew before they overflowed, and nothing says that the data or a weight was bad on arrival."""
+    return cause.step <= effect.step and effect.variant != "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`cause` explains `effect` when `test` holds and, where named, the effect is of that variant."""
+
+    cause: frozenset[str]
+    effect: frozenset[str]
+    test: _Test = _always
+    cause_variants: frozenset[str] = frozenset()
+    effect_variants: frozenset[str] = frozenset()
+
+    def holds(self, cause: Finding, effect: Finding) -> bool:
+        """Whether this edge leads from one finding to the other."""
+        return (
+            cause.code in self.cause
+            and effect.code in self.effect
+            and (not self.cause_variants or cause.variant in self.cause_variants)
+            and (not self.effect_variants or effect.variant in self.effect_variants)
+            and self.test(cause, effect)
+        )
+
+
+def _edge(cause: str, effect: str | frozenset[str], test: _Test = _always, *, of: str = "", only: str = "") -> Edge:
+    effects = frozenset(effect.split()) if isinstance(effect, str) else effect
+    return Edge(frozenset(cause.split()), effects, test, frozenset(of.split()), frozenset(only.split()))
+
+
+EDGES: tuple[Edge, ...] = (
+    # Bad data explains the NaN; the NaN explains whatever went wrong at or after it.
+    _edge("GM202", "GM201", _not_later),
+    _edge("GM202", _SYMPTOMS, _not_later, of="nonfinite"),
+    _edge("GM201", _SYMPTOMS | {"GM106"}, _strictly_first, of="data parameter forward loss backward"),
+    _edge("GM201", "GM204 GM106", _strictly_first),
+    # Broken wiring explains what the gradients look like, and a loss that does not fall.
+    _edge("GM105", "GM106 GM101 GM103 GM301 GM403", _always),
+    _edge("GM102", "GM101", _overlap),
+    _edge("GM101 GM102 GM103 GM104 GM105 GM106 GM111", "GM301 GM403", _not_later),
+    _edge("GM111", "GM106", _always),
+    _edge("GM107", "GM302 GM401 GM201 GM403", _explosion_first),
+    _edge("GM108", "GM302 GM401 GM201 GM403", _explosion_first),
+    # A network that explodes over depth makes any step too large; a step too large makes gradients explode over time.
+    _edge("GM302", "GM401 GM201 GM403 GM204", _explosion_first, of="depth"),
+    _edge("GM401", "GM302", _not_later, only="time"),
+    _edge("GM401 GM302", "GM201 GM204", _explosion_first),
+    _edge("GM302", "GM403", _not_later),
+    # Zero gradients far down are what vanishing ends in.
+    _edge("GM301", "GM101", _not_later, only="zero"),
+    _edge("GM401", "GM101", _not_later, only="zero"),
+)
+
+
+def fold(listed: Sequence[Finding]) -> list[Finding]:
+    """Fold consequences under their causes.
+
+    Args:
+        listed: findings in ranked order.
+
+    Returns:
+        Root causes in that order, each with all that follows from it, directly or not, in `folded`. A cause that is a
+        mere note explains nothing that is more than a note. Where two findings explain each other, the better ranked
+        one is the cause.
+    """
+    parent: list[int | None] = [None] * len(listed)
+    for place, effect in enumerate(listed):
+        for candidate, cause in enumerate(listed):
+            if candidate != place and _explains(cause, effect) and not _leads_to(parent, candidate, place):
+                parent[place] = candidate
+                break
+    children: dict[int, list[Finding]] = {}
+    for place, finding in enumerate(listed):
+        root = _root(parent, place)
+        if root != place:
+            children.setdefault(root, []).append(finding)
+    return [
+        replace(finding, folded=tuple(children.get(place, ())))
+        for place, finding in enumerate(listed)
+        if parent[place] is None
+    ]
+
+
+def _explains(cause: Finding, effect: Finding) -> bool:
+    if rank_of(cause.severity) == 0 < rank_of(effect.severity):
+        return False
+    return any(edge.holds(cause, effect) for edge in EDGES)
+
+
+def _root(parent: Sequence[int | None], place: int) -> int:
+    while (above := parent[place]) is not None:
+        place = above
+    return place
+
+
+def _leads_to(parent: Sequence[int | None], place: int, ancestor: int) -> bool:
+    """Whether `ancestor` is above `place`: folding it under `place` would close a circle."""
+    at: int | None = place
+    while at is not None:
+        if at == ancestor:
+            return True
+        at = parent[at]
+    return False

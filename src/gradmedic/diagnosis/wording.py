@@ -1,0 +1,136 @@
+"""From a code and its parameters to words: the message files, and how numbers and names are written."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import string
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from gradmedic.diagnosis.finding import Remedy
+from gradmedic.errors import InputError
+
+LANGUAGES: tuple[str, ...] = ("en", "zh")
+
+#: So many names are spelled out in a sentence; the rest is counted.
+SHOWN_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A finding's text in one language."""
+
+    title: str
+    message: str
+    remedies: tuple[Remedy, ...]
+
+
+@lru_cache(maxsize=4)
+def messages(lang: str) -> Mapping[str, Any]:
+    """Return the message file of a language, read once, when first needed.
+
+    Raises:
+        InputError: there is no such language.
+    """
+    if lang not in LANGUAGES:
+        raise InputError(f"lang must be one of {', '.join(LANGUAGES)}, not {lang!r}")
+    # tomllib came with Python 3.11; tomli is the same parser for 3.10.
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    text = (
+        resources.files("gradmedic.diagnosis").joinpath("messages").joinpath(f"{lang}.toml").read_text(encoding="utf-8")
+    )
+    parsed: Mapping[str, Any] = toml.loads(text)
+    return parsed
+
+
+def codes() -> tuple[str, ...]:
+    """Return every code that has messages, in order."""
+    return tuple(sorted(key for key in messages("en") if key.startswith("GM")))
+
+
+def number(value: float) -> str:
+    """Return a number as it reads best in a sentence: integers whole, others with three significant digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == int(value) and abs(value) < 1e5:
+        return str(int(value))
+    return f"{value:.3g}"
+
+
+def share(value: float) -> str:
+    """Return a share in [0, 1] as percent."""
+    return f"{100 * value:.3g}%"
+
+
+def names(entries: Sequence[str], lang: str) -> str:
+    """Return names as they stand in a sentence, at most three of them and the count of the rest."""
+    phrases = messages(lang)["phrases"]
+    shown = phrases["list_separator"].join(entries[:SHOWN_NAMES])
+    rest = len(entries) - SHOWN_NAMES
+    return f"{shown}{phrases['and_more'].format(n=rest)}" if rest > 0 else shown
+
+
+def phrase(key: str, params: Mapping[str, Any], lang: str) -> str:
+    """Return a phrase of the message file with its placeholders filled in."""
+    template: str = messages(lang)["phrases"][key]
+    text: str = template.format_map(_plain(params, lang, nested=False))
+    return text
+
+
+def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Words:
+    """Return title, message and remedies of a finding.
+
+    Args:
+        code: for instance "GM301".
+        variant: "" for the rule's main message, else the name of one of its variants.
+        params: values of the placeholders.
+        lang: "en" or "zh".
+
+    Raises:
+        InputError: no such language or code.
+    """
+    table = messages(lang).get(code)
+    if table is None:
+        raise InputError(f"there is no rule {code!r}; there are: {', '.join(codes())}")
+    values = _plain(params, lang, nested=True)
+    template = table.get("variants", {}).get(variant, table["message"])
+    remedies = tuple(
+        Remedy(entry["text"].format_map(values), _action(entry.get("action"), values))
+        for entry in table.get("remedies", ())
+        if not entry.get("for") or variant in entry["for"]
+    )
+    return Words(table["title"], template.format_map(values), remedies)
+
+
+def placeholders(template: str) -> frozenset[str]:
+    """Return the names of a template's placeholders."""
+    return frozenset(field for _, field, _, _ in string.Formatter().parse(template) if field)
+
+
+def _action(template: str | None, values: Mapping[str, str]) -> str | None:
+    return template.format_map(values) if template else None
+
+
+def _plain(params: Mapping[str, Any], lang: str, *, nested: bool) -> dict[str, str]:
+    return {key: _text(value, params, lang, nested=nested) for key, value in params.items()}
+
+
+def _text(value: Any, params: Mapping[str, Any], lang: str, *, nested: bool) -> str:
+    if isinstance(value, str):
+        return phrase(value[1:], params, lang) if nested and value.startswith("@") else value
+    if isinstance(value, (tuple, list)):
+        return names([str(entry) for entry in value], lang)
+    if value is None:
+        return "?"
+    return number(value.item() if hasattr(value, "item") else value)

@@ -1,0 +1,113 @@
+"""What is known of a run beside its numbers: which parameters exist, who owns them, what the loss can reach.
+
+`Facts` is plain data, JSON-ready through `to_json` / `from_json`. The monitor emits the whole of it as an event of kind
+"facts" whenever it has changed (after attaching, after each of the first steps, when parameters come or go); the last
+one read holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class ParameterFact:
+    """One trainable or frozen parameter of the watched models.
+
+    Attributes:
+        name: stable qualified name, without wrapper prefixes.
+        module: qualified name of the module that holds it; `kind` is that module's class name.
+        shape, dtype, numel: as torch has them ("float32").
+        trainable: requires_grad.
+        optimizer: name of the optimizer that owns it, None when none does.
+        aliases: further names of the same tensor (tied weights).
+        reached: whether the loss could reach it in the graph walk of the first backward calls: True in at least one,
+            False in all, None when no walk was possible (compiled graph, no backward seen yet).
+        called: whether its module was called through `__call__` after it was found unreached; None when not looked at.
+        order: place in execution order (0 = first), None when unknown.
+        received: whether a gradient was ever accumulated into it (also where no optimizer owns it); None when
+            not looked at.
+        low_precision: whether dtype is bfloat16 or float16.
+    """
+
+    name: str
+    module: str = ""
+    kind: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    numel: int = 0
+    trainable: bool = True
+    optimizer: str | None = None
+    aliases: tuple[str, ...] = ()
+    reached: bool | None = None
+    called: bool | None = None
+    order: int | None = None
+    received: bool | None = None
+
+    @property
+    def low_precision(self) -> bool:
+        return self.dtype in ("bfloat16", "float16")
+
+
+@dataclass(slots=True)
+class InputFact:
+    """Statistics of one floating or integer tensor that the model was given in one of the first steps."""
+
+    name: str
+    step: int
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    nan_count: int = 0
+    inf_count: int = 0
+    minimum: float = 0.0
+    maximum: float = 0.0
+    mean: float = 0.0
+    std: float = 0.0
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything about the run that is not a per-step number.
+
+    Attributes:
+        parameters: by name, in registration order.
+        optimizers: name -> {"class", "defaults", "numel", "tensors"}.
+        stale: names (or "shape" descriptions) of tensors that an optimizer holds and no watched model has; each entry
+            {"optimizer", "name", "shape", "twin"}: `twin` is the model parameter of the same shape, if one is known.
+        inputs: input statistics of the first steps.
+        steps_walked: number of backward calls whose graph was walked.
+        boundary: "optimizer" | "backward" (weights updated by hand) | "observe" (explicit).
+        optimizer_in_backward: optimizers step inside the backward pass, so that a global clip is impossible.
+        engine: name of an engine that keeps gradients to itself ("DeepSpeed"), None otherwise.
+    """
+
+    parameters: dict[str, ParameterFact] = field(default_factory=dict)
+    optimizers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stale: list[dict[str, Any]] = field(default_factory=list)
+    inputs: list[InputFact] = field(default_factory=list)
+    steps_walked: int = 0
+    boundary: str = "optimizer"
+    optimizer_in_backward: bool = False
+    engine: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Facts:
+        """Read what `to_json` wrote; unknown keys of later versions are left out."""
+        known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        known["parameters"] = {name: _fact(ParameterFact, entry) for name, entry in known.get("parameters", {}).items()}
+        known["inputs"] = [_fact(InputFact, entry) for entry in known.get("inputs", [])]
+        return cls(**known)
+
+
+def _fact(kind: type[Any], entry: Mapping[str, Any]) -> Any:
+    values = {key: entry[key] for key in kind.__dataclass_fields__ if key in entry}
+    for key in ("shape", "aliases"):
+        if key in values:
+            values[key] = tuple(values[key])
+    return kind(**values)

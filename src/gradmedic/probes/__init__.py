@@ -1,0 +1,1 @@
+"""Looking: what a step shows of itself, read without changing it."""

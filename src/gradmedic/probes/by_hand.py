@@ -1,0 +1,79 @@
+"""Weights that are updated by hand: where no optimizer steps, the end of a backward pass is taken for the boundary.
+
+At the end of each outermost backward pass the gradients are read; when the next one begins, changed weights tell that a
+step was made in between, unchanged ones that gradients are being accumulated. The moment an optimizer steps, all this
+stops for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradmedic.probes.gradients import GradientReader
+from gradmedic.probes.graph import walk
+from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
+from gradmedic.probes.pending import PendingFrame
+from gradmedic.roster import Roster
+from gradmedic.types import Backend
+
+NAME = "by_hand"
+
+
+class _Leaves:
+    """Stands for the optimizer: its parameters are the leaves that the loss reached."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": self.tensors}]
+
+
+class HandUpdates:
+    """Follows the leaves of a loss from backward pass to backward pass.
+
+    Args:
+        roster: names of the leaves.
+        reader: where clip calls leave their readings.
+        backend: which statistics backend.
+    """
+
+    def __init__(self, roster: Roster, reader: GradientReader, backend: Backend) -> None:
+        self._leaves: list[torch.Tensor] = []
+        self._holder = _Leaves()
+        self.probe = OptimizerProbe(self._holder, NAME, roster, reader, backend)
+
+    @staticmethod
+    def walk(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the leaves that a loss reaches."""
+        return walk(roots).order
+
+    def begin(self, options: StepOptions) -> None:
+        """A backward pass has ended: read the gradients that it left."""
+        self._holder.tensors = self._leaves
+        if self._leaves:
+            self.probe.begin(self._holder, options)
+
+    def finish_if_updated(self, leaves: list[torch.Tensor]) -> PendingFrame | None:
+        """A backward pass begins, or all ends: return the step that was made since the last one, if any.
+
+        Args:
+            leaves: what the new loss reaches; empty at the end. Weights that were replaced by new tensors, instead of
+                being changed in place, show themselves by not being among them.
+        """
+        known = {id(tensor) for tensor in self._holder.tensors}
+        replaced = bool(leaves) and not any(id(leaf) in known for leaf in leaves)
+        self._leaves = leaves or self._leaves
+        if self.probe.is_open and (replaced or self.probe.weights_changed()):
+            return self.probe.finish()
+        return None
+
+    def stop(self) -> None:
+        """An optimizer has been seen: forget what is open."""
+        self.probe.abandon()
+        self._holder.tensors = []
+        self._leaves = []

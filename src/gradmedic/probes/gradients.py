@@ -1,0 +1,238 @@
+"""Reading gradients: before the user's own clipping changes them, and what the optimizer uses in the end.
+
+A clip call announces itself before it multiplies, so the statistics of the gradients as they were are taken there,
+once; at the step boundary nothing is read again unless someone changed a gradient since (its version counter tells).
+Post-clip norms then follow by arithmetic from the factor that was applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from gradmedic.stats import StatsTable, gradient_stats, norms
+from gradmedic.torch_hooks import ClipCall
+from gradmedic.types import Backend
+
+
+@dataclass(slots=True)
+class Clip:
+    """One clipping of some tensors: the positions it touched, and how."""
+
+    positions: list[int] | None  # None: all
+    max_norm: float | None = None
+    total_norm: torch.Tensor | None = None
+    clip_value: float | None = None
+    scale: torch.Tensor | None = None  # our own clipping: the factor itself
+    clipped: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """Gradients of some tensors at one moment, before any clipping.
+
+    Attributes:
+        keys: `id` of each parameter, in order.
+        table: statistics (full), or None when only norms were taken.
+        norms: L2 norms [N] when there is no table; NaN and infinity spread into them.
+        versions: the gradients' version counters after all that we know of was done to them.
+        clips: what was done to them since.
+        remeasured: norms of tensors that were changed by something we did not see: position -> 0-d tensor.
+    """
+
+    keys: list[int]
+    table: StatsTable | None
+    norms: torch.Tensor | None
+    versions: list[int]
+    clips: list[Clip] = field(default_factory=list)
+    remeasured: tuple[list[int], torch.Tensor] | None = None
+
+    def select(self, positions: Sequence[int]) -> Reading:
+        """Return the reading of some of its tensors (several optimizers may share one clip call)."""
+        if len(positions) == len(self.keys):
+            return self
+        places = {old: new for new, old in enumerate(positions)}
+        index = torch.tensor(positions, dtype=torch.int64)
+        part = Reading(
+            [self.keys[at] for at in positions],
+            None if self.table is None else _select(self.table, index),
+            None if self.norms is None else self.norms[index.to(self.norms.device)],
+            [self.versions[at] for at in positions],
+        )
+        for clip in self.clips:
+            touched = range(len(self.keys)) if clip.positions is None else clip.positions
+            kept = [places[at] for at in touched if at in places]
+            if kept:
+                whole = len(kept) == len(positions)
+                part.clips.append(replace(clip, positions=None if whole else kept))
+        return part
+
+    @property
+    def norm(self) -> torch.Tensor:
+        """Pre-clip L2 norms [N], float64, on the gradients' device."""
+        if self.table is not None:
+            return self.table.norm
+        assert self.norms is not None
+        return self.norms
+
+    def nonfinite(self) -> torch.Tensor:
+        """Number of NaN and infinite elements, 0-d; from norms alone it is 1 for each tensor that has any."""
+        return self.table.nonfinite() if self.table is not None else (~torch.isfinite(self.norm)).sum()
+
+
+def _select(table: StatsTable, positions: torch.Tensor) -> StatsTable:
+    at = positions.to(table.counts.device)
+    histogram = None if table.log2_hist is None else table.log2_hist[at]
+    return StatsTable(table.moments[:, at], table.counts[:, at], histogram)
+
+
+def current_norms(reading: Reading) -> torch.Tensor:
+    """Return the norms [N] after what the user's own clipping did; float64, no host sync."""
+    values = reading.norm.clone()
+    for clip in reading.clips:
+        if clip.total_norm is None or clip.max_norm is None:
+            continue
+        total = clip.total_norm.to(values.device, values.dtype)
+        factor = torch.clamp(clip.max_norm / (total + 1e-6), max=1.0)
+        if clip.positions is None:
+            values = values * factor
+        else:
+            index = torch.tensor(clip.positions, device=values.device)
+            values[index] = values[index] * factor
+    if reading.remeasured is not None:
+        index = torch.tensor(reading.remeasured[0], device=values.device)
+        values[index] = reading.remeasured[1].to(values.device)
+    return values
+
+
+class GradientReader:
+    """Takes readings and keeps them until the step that they belong to.
+
+    Args:
+        backend: which statistics backend.
+    """
+
+    def __init__(self, backend: Backend = "auto") -> None:
+        self._backend: Backend = backend
+        self._waiting: list[Reading] = []
+
+    def measure(
+        self,
+        parameters: Sequence[torch.Tensor],
+        *,
+        full: bool,
+        histogram: bool = False,
+        divide_by: torch.Tensor | None = None,
+    ) -> Reading:
+        """Measure the gradients of the parameters, all of which must have one.
+
+        Args:
+            parameters: tensors with `.grad`.
+            full: the whole table, or norms only.
+            histogram: with the log2 histogram.
+            divide_by: loss scale that the gradients still carry (0-d tensor), divided out of the statistics.
+        """
+        gradients = [parameter.grad for parameter in parameters]
+        present = [gradient for gradient in gradients if gradient is not None]
+        factor = None if divide_by is None else 1.0 / divide_by.double()
+        table = vector = None
+        if full:
+            table = gradient_stats(present, histogram=histogram, backend=self._backend)
+            table = table if factor is None else table.scaled(factor)
+        else:
+            vector = norms(present, backend=self._backend)
+            vector = vector if factor is None else vector * factor.to(vector.device)
+        return Reading([id(p) for p in parameters], table, vector, [_version(p) for p in parameters])
+
+    def before_clip(
+        self, call: ClipCall, watched: Sequence[torch.Tensor], *, full: bool, divide_by: torch.Tensor | None
+    ) -> None:
+        """Take the reading that the clip call is about to destroy, for watched tensors that have none yet."""
+        taken = {key for reading in self._waiting for key in reading.keys}
+        fresh = [p for p in watched if p.grad is not None and id(p) not in taken]
+        if fresh:
+            self._waiting.append(self.measure(fresh, full=full, divide_by=divide_by))
+
+    def after_clip(self, call: ClipCall) -> None:
+        """Note what the call did, and the versions that it left."""
+        touched = {id(parameter): parameter for parameter in call.parameters}
+        for reading in self._waiting:
+            at = [position for position, key in enumerate(reading.keys) if key in touched]
+            if not at:
+                continue
+            total = call.total_norm.detach().clone() if call.total_norm is not None else None
+            everything = len(at) == len(reading.keys)
+            reading.clips.append(Clip(None if everything else at, call.max_norm, total, call.clip_value))
+            for position in at:
+                reading.versions[position] = _version(touched[reading.keys[position]])
+
+    def touched(self, parameters: Sequence[torch.Tensor]) -> None:
+        """What happened to these gradients since is known and changes no value (an unscale that was accounted for)."""
+        known = {id(parameter): parameter for parameter in parameters}
+        for reading in self._waiting:
+            for position, key in enumerate(reading.keys):
+                if key in known:
+                    reading.versions[position] = _version(known[key])
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are readings that no step has used yet."""
+        return bool(self._waiting)
+
+    def forget(self) -> None:
+        """Drop all readings: gradients were added to since."""
+        self._waiting.clear()
+
+    def take(
+        self,
+        parameters: Sequence[torch.Tensor],
+        *,
+        full: bool,
+        histogram: bool,
+        divide_by: torch.Tensor | None,
+    ) -> list[Reading]:
+        """Return the readings that together cover the parameters, measuring what no clip call had measured.
+
+        Readings of other optimizers' tensors, which a shared clip call has taken, go on waiting.
+        """
+        wanted = {id(parameter): parameter for parameter in parameters}
+        used: list[Reading] = []
+        rest: list[Reading] = []
+        for reading in self._waiting:
+            mine = [at for at, key in enumerate(reading.keys) if key in wanted]
+            if mine:
+                used.append(reading.select(mine))
+            if len(mine) < len(reading.keys):
+                taken = set(mine)
+                rest.append(reading.select([at for at in range(len(reading.keys)) if at not in taken]))
+        self._waiting = rest
+        for reading in used:
+            self._remeasure(reading, wanted, divide_by)
+        covered = {key for reading in used for key in reading.keys}
+        missing = [parameter for parameter in parameters if id(parameter) not in covered]
+        if missing:
+            used.append(self.measure(missing, full=full, histogram=histogram, divide_by=divide_by))
+        return used
+
+    def _remeasure(self, reading: Reading, wanted: dict[int, torch.Tensor], divide_by: torch.Tensor | None) -> None:
+        by_value = [clip for clip in reading.clips if clip.clip_value is not None]
+        changed = [
+            position
+            for position, key in enumerate(reading.keys)
+            if key in wanted and (by_value or _version(wanted[key]) != reading.versions[position])
+        ]
+        present = [(at, gradient) for at in changed if (gradient := wanted[reading.keys[at]].grad) is not None]
+        if present:
+            values = norms([gradient for _, gradient in present], backend=self._backend)
+            values = values if divide_by is None else values / divide_by.double().to(values.device)
+            reading.remeasured = ([at for at, _ in present], values)
+
+
+def _version(parameter: torch.Tensor) -> int:
+    gradient = parameter.grad
+    try:
+        return -1 if gradient is None else int(gradient._version)
+    except RuntimeError:  # inference tensors keep no version
+        return -1

@@ -1,0 +1,54 @@
+"""Which optimizer owns which tensor, and what an optimizer holds that no watched model has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.parameter import is_lazy
+
+from gradmedic.facts import Facts
+from gradmedic.roster import Roster
+
+
+def describe_optimizer(
+    name: str, optimizer: Any, roster: Roster, owners: dict[int, str], facts: Facts
+) -> list[dict[str, Any]]:
+    """Note an optimizer in the facts.
+
+    Args:
+        name: what it is called.
+        optimizer: anything with `param_groups`.
+        roster: the watched models.
+        owners: gains id(parameter) -> name for each tensor it holds.
+        facts: gains its description.
+
+    Returns:
+        What it holds that no watched model has: {"optimizer", "name", "shape", "twin"}, where `twin` is a model
+        parameter of the same shape that no optimizer holds, if there is one: the model was copied or rebuilt since.
+    """
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    owners.update((id(parameter), name) for parameter in held)
+    foreign = [
+        (position, tuple(parameter.shape))
+        for position, parameter in enumerate(held)
+        if not is_lazy(parameter) and roster.lookup(parameter) is None
+    ]
+    facts.optimizers[name] = {
+        "class": type(optimizer).__name__,
+        "defaults": _plain(getattr(optimizer, "defaults", {})),
+        "numel": sum(parameter.numel() for parameter in held if not is_lazy(parameter)),
+        "tensors": len(held),
+    }
+    twins = {
+        tuple(parameter.shape): entry.name
+        for entry in roster.parameters
+        if (parameter := entry.reference()) is not None and not is_lazy(parameter) and id(parameter) not in owners
+    }
+    return [
+        {"optimizer": name, "name": f"{name}[{position}]", "shape": list(shape), "twin": twins.get(shape)}
+        for position, shape in foreign
+    ]
+
+
+def _plain(defaults: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in defaults.items() if isinstance(value, (int, float, str, bool))}

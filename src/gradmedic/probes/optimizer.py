@@ -1,0 +1,266 @@
+"""The boundary read: what one optimizer is about to do, and has done, at its step.
+
+One `OptimizerProbe` follows one optimizer. `begin` is called when all of its gradients are there and `finish` when it
+has stepped (or when its step was withheld); between them lies nothing but the optimizer. Parameters are looked up anew
+each time, so that groups that grow, layers that thaw and weights that are replaced are seen; the optimizer is held
+weakly.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from gradmedic.frame import Frame
+from gradmedic.probes.freshness import Freshness
+from gradmedic.probes.gradients import GradientReader, Reading
+from gradmedic.probes.pending import ClipCount, PendingFrame
+from gradmedic.probes.samples import CoordinateSampler
+from gradmedic.roster import Roster
+from gradmedic.stats import norms
+from gradmedic.types import Backend
+
+
+@dataclass(slots=True)
+class StepOptions:
+    """How a step is to be read.
+
+    Attributes:
+        full: the whole per-tensor table, weights and updates included; otherwise gradient norms only.
+        keep: whether the table belongs to the record (it may also be held for the flight recorder only).
+        sample: read weights before and after, and the gradient's direction.
+        direction: read the gradient's coordinates for the next step's cosine.
+        histogram: with log2 histograms.
+        divide_by: loss scale still in the gradients.
+        found_inf: fused optimizers' own skip flag.
+    """
+
+    full: bool = True
+    keep: bool = True
+    sample: bool = True
+    direction: bool = True
+    histogram: bool = False
+    divide_by: torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None
+
+
+class OptimizerProbe:
+    """Follows one optimizer from step to step.
+
+    Args:
+        optimizer: a torch optimizer (anything with `param_groups`).
+        name: what it is called in the record.
+        roster: names of the parameters.
+        reader: where clip calls leave their readings.
+        backend: which statistics backend.
+    """
+
+    def __init__(
+        self, optimizer: Any, name: str, roster: Roster, reader: GradientReader, backend: Backend = "auto"
+    ) -> None:
+        self.name = name
+        self.step = 0
+        self.freshness = Freshness()
+        self.clip_count = ClipCount()
+        self.reference: weakref.ref[Any] = weakref.ref(optimizer)
+        self._roster = roster
+        self._reader = reader
+        self._backend: Backend = backend
+        self._key: tuple[tuple[int, bool], ...] = ()
+        self._holders: list[weakref.ref[torch.Tensor]] = []
+        self._names: tuple[str, ...] = ()
+        self._sampler: CoordinateSampler | None = None
+        self._direction: tuple[int, torch.Tensor] | None = None
+        self._last_end: float | None = None
+        self._last_weights: torch.Tensor | None = None
+        self._open: _OpenStep | None = None
+
+    def parameters(self, optimizer: Any) -> list[torch.Tensor]:
+        """Return the optimizer's trainable tensors, each once, and keep their names up to date."""
+        unique: dict[int, torch.Tensor] = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and not is_lazy(parameter):
+                    unique[id(parameter)] = parameter
+        found = list(unique.values())
+        key = tuple((id(p), p.requires_grad) for p in found)
+        same = key == self._key and all(r() is p for r, p in zip(self._holders, found, strict=True))
+        if not same:
+            self._rename(found)
+            self._key = key
+            self._holders = [weakref.ref(parameter) for parameter in found]
+        return found
+
+    def _rename(self, found: list[torch.Tensor]) -> None:
+        names: list[str] = []
+        for position, entry in enumerate(self._roster.identify(found)):
+            # Not in any watched model: still part of what the optimizer does.
+            names.append(entry.name if entry is not None else f"{self.name}[{position}]")
+        self._names = tuple(names)
+        self._sampler = None
+        self._direction = None
+
+    def begin(
+        self, optimizer: Any, options: StepOptions, *, read: bool = True, before: torch.Tensor | None = None
+    ) -> list[tuple[Reading, list[int]]]:
+        """Read the gradients, and the weights before the step.
+
+        Args:
+            optimizer: the optimizer that is about to step.
+            options: what to read.
+            read: False when the gradients do not exist yet (a closure will make them); `read_again` follows.
+            before: sampled weights to compare with, instead of those that are there now.
+
+        Returns:
+            The readings with the positions of their tensors; a transform may add its clipping to them.
+        """
+        parameters = self.parameters(optimizer)
+        hidden = [at for at, p in enumerate(parameters) if p.device.type == "meta"]
+        opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
+        self._open = opened
+        if options.sample:
+            self._sample_weights(opened, before)
+        return self.read_again() if read else []
+
+    def read_again(self) -> list[tuple[Reading, list[int]]]:
+        """Read the gradients of the open step, in place of what was read of them before."""
+        opened = self._open
+        if opened is None:
+            return []
+        opened.was_read = True
+        parameters = opened.parameters
+        present = [at for at, p in enumerate(parameters) if p.grad is not None and p.device.type != "meta"]
+        opened.readings = self._read(parameters, present, opened.options)
+        if opened.options.sample and opened.options.direction and self._sampler is not None and present:
+            opened.direction = self._sampler.read([p.grad for p in parameters])
+        return opened.readings
+
+    def _read(
+        self, parameters: list[torch.Tensor], present: list[int], options: StepOptions
+    ) -> list[tuple[Reading, list[int]]]:
+        chosen = [parameters[at] for at in present]
+        if not chosen:
+            return []
+        taken = self._reader.take(chosen, full=options.full, histogram=options.histogram, divide_by=options.divide_by)
+        places = {id(parameters[at]): at for at in present}
+        return [(reading, [places[key] for key in reading.keys]) for reading in taken]
+
+    def _sample_weights(self, opened: _OpenStep, before: torch.Tensor | None) -> None:
+        weights = [p for p in opened.parameters if p.device.type != "meta"]
+        if not weights or len(weights) < len(opened.parameters):
+            return
+        if self._sampler is None or not self._sampler.matches(opened.parameters):
+            self._sampler = CoordinateSampler(opened.parameters)
+        opened.weights = self._sampler.read(opened.parameters) if before is None else before
+        opened.weight_norms = norms([p.detach() for p in opened.parameters], backend=self._backend)
+
+    def finish(self, *, skipped: str | None = None) -> PendingFrame | None:
+        """Read the weights after the step and return the step's frame; None if `begin` was not called."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return None
+        if not opened.was_read and skipped is None:  # a closure that was never called
+            self._open = opened
+            self.read_again()
+            self._open = None
+        now = time.time()
+        frame = Frame(self.step, self.name, now, skipped=skipped is not None, skip_reason=skipped)
+        frame.step_seconds = None if self._last_end is None else now - self._last_end
+        frame.stale_grads = self.freshness.stale
+        pending = PendingFrame(frame, self._names, opened.readings, self.clip_count)
+        pending.hidden = opened.hidden
+        pending.found_inf = opened.options.found_inf
+        pending.full = opened.options.full
+        pending.keep = opened.options.keep
+        self._sample_after(opened, pending)
+        frame.lrs = opened.rates
+        frame.lr = opened.rates[0] if opened.rates else None
+        self.freshness.stepped(opened.parameters)
+        self.step += 1
+        self._last_end = now
+        return pending
+
+    def abandon(self) -> None:
+        """Forget a step that was begun and never finished (the optimizer raised)."""
+        self._open = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step has begun and not finished."""
+        return self._open is not None
+
+    def owns(self, keys: set[int]) -> bool:
+        """Whether the optimizer has any of the tensors with these ids."""
+        return any(key in keys for key, _ in self._key)
+
+    @property
+    def open_gradients(self) -> list[torch.Tensor]:
+        """The gradients of the open step."""
+        opened = self._open
+        return [] if opened is None else [p.grad for p in opened.parameters if p.grad is not None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the optimizer's tensors, in the order of its parameters."""
+        return self._names
+
+    @property
+    def last_weights(self) -> torch.Tensor | None:
+        """Sampled weights after the last step."""
+        return self._last_weights
+
+    def weights_changed(self) -> bool:
+        """Whether the weights differ from those at the beginning of the open step (reads the host; CPU loops only)."""
+        opened = self._open
+        if opened is None or opened.weights is None or self._sampler is None:
+            return False
+        return not bool(torch.equal(self._sampler.read(opened.parameters), opened.weights))
+
+    def _sample_after(self, opened: _OpenStep, pending: PendingFrame) -> None:
+        if self._sampler is None or opened.weights is None or not self._sampler.matches(opened.parameters):
+            return
+        after = self._last_weights = self._sampler.read(opened.parameters)
+        everyone = list(range(len(opened.parameters)))
+        update_norm, unchanged = self._sampler.compare(opened.weights, after)
+        pending.vectors["update_norm"] = (update_norm, everyone)
+        pending.vectors["unchanged_frac"] = (unchanged, everyone)
+        if opened.weight_norms is not None:
+            pending.vectors["weight_norm"] = (opened.weight_norms, everyone)
+        if opened.direction is None:
+            return
+        if self._direction is not None and self._direction[0] == self.step - 1:
+            cosine = self._sampler.cosine(opened.direction, self._direction[1])
+            pending.vectors["cosine_prev"] = (cosine, everyone)
+        self._direction = (self.step, opened.direction)
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """A step between its beginning and its end."""
+
+    parameters: list[torch.Tensor]
+    hidden: list[int]
+    options: StepOptions
+    rates: tuple[float, ...] = ()
+    readings: list[tuple[Reading, list[int]]] = field(default_factory=list)
+    was_read: bool = False
+    weights: torch.Tensor | None = None
+    weight_norms: torch.Tensor | None = None
+    direction: torch.Tensor | None = None
+
+
+def learning_rates(optimizer: Any) -> tuple[float, ...]:
+    """Return the learning rate of each parameter group; NaN for one that is a device tensor (never read back)."""
+    rates: list[float] = []
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if isinstance(rate, torch.Tensor):
+            rate = float(rate) if rate.device.type == "cpu" else float("nan")
+        if rate is not None:
+            rates.append(float(rate))
+    return tuple(rates)

@@ -1,0 +1,258 @@
+"""Frames whose numbers still lie on a device, and the one copy that brings them home.
+
+A step hands over tensors, never numbers. On a CPU they are read at once; from a device everything that one or many
+steps have left is joined into one vector and copied once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gradmedic.frame import NONE, SEEN, Frame, TensorTable
+from gradmedic.probes.gradients import Clip, Reading
+from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
+
+Floats = npt.NDArray[np.float64]
+_TABLE_COLUMNS = (*COUNT_COLUMNS, *MOMENT_COLUMNS)
+_CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+class Parcel:
+    """Collects tensors and brings all of them to the host in one copy."""
+
+    def __init__(self) -> None:
+        self._tensors: list[torch.Tensor] = []
+        self._arrays: list[Floats] | None = None
+
+    def add(self, tensor: torch.Tensor | None) -> int:
+        """Put a tensor in; returns its place, -1 for None."""
+        if tensor is None:
+            return -1
+        self._tensors.append(tensor.detach())
+        return len(self._tensors) - 1
+
+    def send(self) -> int:
+        """Copy everything; returns the number of host synchronisations: 1 if anything lies on a device, else 0."""
+        devices = {tensor.device for tensor in self._tensors if tensor.device.type != "cpu"}
+        if not devices:
+            self._arrays = [tensor.numpy().astype(np.float64, copy=False) for tensor in self._tensors]
+            return 0
+        home = next(iter(devices))
+        wide = torch.float32 if home.type == "mps" else torch.float64
+        flat = torch.cat([tensor.to(home, wide, non_blocking=True).reshape(-1) for tensor in self._tensors])
+        values = flat.to("cpu").numpy().astype(np.float64, copy=False)
+        ends = np.cumsum([tensor.numel() for tensor in self._tensors])
+        pieces = np.split(values, ends[:-1])
+        self._arrays = [piece.reshape(t.shape) for piece, t in zip(pieces, self._tensors, strict=True)]
+        return 1
+
+    def get(self, place: int) -> Floats | None:
+        """Take a tensor's values out again; None for place -1."""
+        if place < 0:
+            return None
+        assert self._arrays is not None, "send() comes first"
+        return self._arrays[place]
+
+    def number(self, place: int) -> float | None:
+        """Take a 0-d tensor's value out."""
+        value = self.get(place)
+        return None if value is None else float(value.reshape(-1)[0])
+
+
+@dataclass(slots=True)
+class ClipCount:
+    """Running clip frequency of one optimizer, kept in the order of its steps."""
+
+    steps: int = 0
+    clipped: int = 0
+
+    def add(self, clipped: bool) -> float:
+        """Count a step and return the share that was clipped."""
+        self.steps += 1
+        self.clipped += clipped
+        return self.clipped / self.steps
+
+
+@dataclass(slots=True)
+class PendingFrame:
+    """One step as the device left it.
+
+    Attributes:
+        frame: what is known on the host already.
+        names: all tensors of the optimizer, N.
+        readings: measurements, each with the positions of its tensors among the names.
+        vectors: further per-tensor columns: name -> (values, positions).
+        loss, loss_scale, found_inf: 0-d tensors.
+        logged: the user's own numbers that lie on a device.
+        full: whether the per-tensor table was measured, and not norms only.
+        keep: whether it belongs to the record (otherwise only the flight recorder holds it).
+    """
+
+    frame: Frame
+    names: tuple[str, ...]
+    readings: list[tuple[Reading, list[int]]]
+    clip_count: ClipCount
+    vectors: dict[str, tuple[torch.Tensor, list[int]]] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+    loss_scale: torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None
+    full: bool = True
+    keep: bool = True
+    hidden: list[int] = field(default_factory=list)
+    logged: dict[str, torch.Tensor] = field(default_factory=dict)
+    skip_reason_if_found_inf: str = "non-finite gradients under the loss scale"
+
+    def pack(self, parcel: Parcel) -> Callable[[], Frame]:
+        """Put everything into the parcel; the function returned finishes the frame once it is sent."""
+        scalars = [parcel.add(value) for value in (self.loss, self.loss_scale, self.found_inf)]
+        readings = [_pack_reading(reading, positions, parcel) for reading, positions in self.readings]
+        logged = {name: parcel.add(value) for name, value in self.logged.items()}
+        vectors = {name: (parcel.add(values), at) for name, (values, at) in self.vectors.items()}
+
+        def finish() -> Frame:
+            loss, scale, found = (parcel.number(place) for place in scalars)
+            self.frame.loss = loss if loss is not None else self.frame.loss
+            self.frame.loss_scale = scale if scale is not None else self.frame.loss_scale
+            extra = {name: number for name, place in logged.items() if (number := parcel.number(place)) is not None}
+            self.frame.logged = {**self.frame.logged, **extra}
+            if found:
+                self.frame.skipped, self.frame.skip_reason = True, self.skip_reason_if_found_inf
+            table = _Table(len(self.names))
+            for unpack in readings:
+                unpack(table)
+            for name, (place, at) in vectors.items():
+                table.put(name, at, parcel.get(place))
+            table.finish(self.frame, self.clip_count)
+            self.frame.tensors = table.as_tensors(self.names, self.hidden, self.full)
+            return self.frame
+
+        return finish
+
+
+def resolve(pending: Sequence[PendingFrame]) -> list[Frame]:
+    """Bring frames to the host, all in one copy."""
+    parcel = Parcel()
+    finishers = [each.pack(parcel) for each in pending]
+    parcel.send()
+    return [finish() for finish in finishers]
+
+
+class _Table:
+    """Per-tensor columns under construction."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.columns: dict[str, Floats] = {}
+        self.histogram: npt.NDArray[np.int64] | None = None
+        self.scale = np.ones(size)
+        self.seen = np.zeros(size, dtype=bool)
+        self.clipped = False
+        self.threshold: float | None = None
+        self.post: dict[int, float] = {}
+
+    def put(self, name: str, positions: list[int], values: Floats | None) -> None:
+        if values is None:
+            return
+        column = self.columns.setdefault(name, np.full(self.size, np.nan))
+        column[positions] = values
+
+    def get(self, name: str) -> Floats:
+        return self.columns.get(name, np.full(self.size, np.nan))
+
+    def finish(self, frame: Frame, count: ClipCount) -> None:
+        if self.seen.any():
+            before = self.get("norm")
+            nans, infs = (np.nansum(self.get(name)) for name in ("nan_count", "inf_count"))
+            frame.nonfinite = int(nans + infs)
+            frame.grad_norm = _total(before[self.seen], nans, infs)
+            after = before * self.scale
+            for position, value in self.post.items():
+                after[position] = value
+                self.scale[position] = value / before[position] if before[position] > 0 else 1.0
+            poisoned = bool(nans + infs) and bool(self.post or (self.scale != 1).any() or np.isnan(self.scale).any())
+            frame.grad_norm_post = float("nan") if poisoned else _total(after[self.seen], nans, infs)
+            if frame.grad_norm > 0 and np.isfinite(frame.grad_norm):
+                frame.clip_scale = frame.grad_norm_post / frame.grad_norm
+            frame.clipped = self.clipped
+            frame.clip_threshold = self.threshold
+            if "norm" in self.columns and not np.isfinite(frame.grad_norm) and not frame.nonfinite:
+                frame.nonfinite = 1  # norms only: at least one element, nobody has counted
+        frame.clip_frequency = count.add(frame.clipped)
+
+    def as_tensors(self, names: tuple[str, ...], hidden: list[int], full: bool) -> TensorTable:
+        if not full:
+            return TensorTable()
+        status = np.where(self.seen, SEEN, NONE).astype(np.int64)
+        status[hidden] = 2
+        columns: dict[str, Any] = dict(self.columns)
+        columns["clip_scale"] = np.where(self.seen, self.scale, np.nan)
+        columns["status"] = status
+        return TensorTable(names, columns, self.histogram)
+
+
+def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Callable[[_Table], None]:
+    table = reading.table
+    columns = {} if table is None else {name: parcel.add(getattr(table, name)) for name in _TABLE_COLUMNS}
+    histogram = -1 if table is None else parcel.add(table.log2_hist)
+    vector = parcel.add(reading.norms)
+    totals = [
+        (clip, parcel.add(clip.total_norm), parcel.add(clip.scale), parcel.add(clip.clipped)) for clip in reading.clips
+    ]
+    changed = reading.remeasured
+    post = -1 if changed is None else parcel.add(changed[1])
+
+    def unpack(into: _Table) -> None:
+        into.seen[positions] = True
+        for name, place in columns.items():
+            into.put(name, positions, parcel.get(place))
+        into.put("norm", positions, parcel.get(vector))
+        counts = parcel.get(histogram)
+        if counts is not None:
+            if into.histogram is None:
+                into.histogram = np.zeros((into.size, counts.shape[1]), dtype=np.int64)
+            into.histogram[positions] = counts.astype(np.int64)
+        for clip, total, scale, flag in totals:
+            where = positions if clip.positions is None else [positions[at] for at in clip.positions]
+            _apply_clip(into, clip, where, parcel.number(total), parcel.number(scale), parcel.number(flag))
+        values = parcel.get(post)
+        if values is not None and changed is not None:
+            into.post.update({positions[at]: float(value) for at, value in zip(changed[0], values, strict=True)})
+
+    return unpack
+
+
+def _apply_clip(
+    into: _Table, clip: Clip, where: list[int], total: float | None, scale: float | None, flag: float | None
+) -> None:
+    if scale is not None:
+        into.scale[where] *= scale
+        into.clipped |= bool(flag)
+        into.threshold = clip.max_norm
+    elif total is not None and clip.max_norm is not None:
+        factor = clip.max_norm / (total + _CLIP_EPSILON)
+        into.scale[where] *= 1.0 if factor > 1.0 else factor
+        into.clipped |= total > clip.max_norm
+        into.threshold = clip.max_norm
+    elif clip.clip_value is not None:
+        largest, infinite = into.get("max_abs")[where], into.get("inf_count")[where]
+        into.clipped |= bool(np.any(largest > clip.clip_value) or np.nansum(infinite) > 0)
+
+
+def _total(values: Floats, nans: float, infs: float) -> float:
+    """L2 norm of norms, scaled so that the squares of float64 extremes neither overflow nor vanish."""
+    if nans:
+        return float("nan")
+    if infs:
+        return float("inf")
+    largest = float(values.max()) if values.size else 0.0
+    if not np.isfinite(largest) or np.isnan(values).any():
+        return float("nan") if np.isnan(values).any() else float("inf")
+    if largest == 0.0:
+        return 0.0
+    return largest * float(np.sqrt(np.square(values / largest).sum()))

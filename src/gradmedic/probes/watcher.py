@@ -1,0 +1,518 @@
+"""From what torch's hooks say to frames: when a step begins and ends, which loss is its own, what the user clipped.
+
+`StepWatcher` is the only listener of `torch_hooks`. It hands on two things, in the order in which they happened: events
+(JSON-ready) and pending frames. It judges nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from gradmedic.clip.apply import scale_gradients
+from gradmedic.clip.base import Decision, GradientSummary, Transform
+from gradmedic.errors import InputError
+from gradmedic.facts import Facts
+from gradmedic.isolation import Isolation, part
+from gradmedic.names import unique
+from gradmedic.probes.by_hand import HandUpdates
+from gradmedic.probes.clipping import ClipWatch
+from gradmedic.probes.gradients import Clip, GradientReader, Reading, current_norms
+from gradmedic.probes.in_backward import merge_steps
+from gradmedic.probes.losses import LossMeter
+from gradmedic.probes.membership import describe_optimizer
+from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
+from gradmedic.probes.origin import Origin, find_forward_origin
+from gradmedic.probes.pending import ClipCount, PendingFrame
+from gradmedic.probes.preflight import Preflight
+from gradmedic.probes.stack import StepStack
+from gradmedic.roster import Roster
+from gradmedic.schedule import StepSchedule
+from gradmedic.torch_hooks import ClipCall, Listener, StepArguments, inside_backward
+from gradmedic.types import Backend
+
+#: Parameters come and go: ownership is looked at again after so many steps.
+_MEMBERSHIP_EVERY = 50
+
+
+class Output(Protocol):
+    """Where a watcher's findings of fact go."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Something happened that is no per-step number."""
+
+    def pending(self, frame: PendingFrame) -> None:
+        """A step was made."""
+
+
+@dataclass(slots=True)
+class WatchOptions:
+    """How to watch.
+
+    Attributes:
+        schedule: which steps are recorded in full.
+        histogram: which steps carry log2 histograms.
+        backend: statistics backend.
+        transform: what to do to gradients, or None.
+        cheap: a full table costs no more than norms do here (native kernel), so every step gets one.
+        hands: take the end of a backward pass for the boundary while no optimizer is seen.
+    """
+
+    schedule: StepSchedule
+    histogram: StepSchedule
+    backend: Backend = "auto"
+    transform: Transform | None = None
+    cheap: bool = True
+    hands: bool = False
+
+
+class StepWatcher(Listener):
+    """Turns hook calls into frames; see the module's text.
+
+    Args:
+        roster: the watched models.
+        optimizers: name -> optimizer to watch; None: every optimizer that steps a parameter of the models.
+        options: how to watch.
+        output: where frames and events go.
+        isolation: what is switched off when it fails.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        optimizers: Mapping[str, Any] | None,
+        options: WatchOptions,
+        output: Output,
+        isolation: Isolation,
+    ) -> None:
+        self.isolation = isolation
+        self.roster = roster
+        self.options = options
+        self.preflight = Preflight(roster)
+        self._output = output
+        self.keep_alive: object = None
+        self._lock = threading.RLock()
+        self._explicit = optimizers is not None
+        self._reader = GradientReader(options.backend)
+        self._losses = LossMeter()
+        self._clips = ClipWatch()
+        self._stack = StepStack()
+        self._probes: dict[int, OptimizerProbe] = {}
+        self._transform_state: dict[str, Any] = {}
+        self._scaler_waits: dict[int, bool] = {}
+        self._in_backward: list[PendingFrame] = []
+        self._in_backward_count = ClipCount()
+        self._in_backward_steps = 0
+        self._resumed: dict[str, dict[str, Any]] = {}
+        self._observed = ObservedModels(weakref.ref(roster))
+        self._last_facts: dict[str, Any] = {}
+        self._evaluations: dict[int, int] = {}
+        self._origin: Origin | None = None
+        self._origin_sought = False
+        self._shared: tuple[torch.Tensor | None, torch.Tensor | None, int] = (None, None, 0)
+        self._hands = HandUpdates(roster, self._reader, options.backend) if options.hands else None
+        self._name_optimizer: Callable[[Any, Sequence[str]], str] = _default_name
+        for name, optimizer in (optimizers or {}).items():
+            self._probes[id(optimizer)] = self._make_probe(optimizer, name)
+
+    def _make_probe(self, optimizer: Any, name: str) -> OptimizerProbe:
+        probe = OptimizerProbe(optimizer, name, self.roster, self._reader, self.options.backend)
+        probe.parameters(optimizer)
+        self._resume(probe)
+        return probe
+
+    def name_optimizers_by(self, name: Callable[[Any, Sequence[str]], str]) -> None:
+        """Use this function of (optimizer, names taken) to name optimizers that are found."""
+        self._name_optimizer = name
+
+    def failed(self, part: str, error: Exception) -> None:
+        """A callback failed outside any part of its own."""
+        self.isolation.failed(part, error)
+
+    @property
+    def probes(self) -> list[OptimizerProbe]:
+        """The optimizers that are followed."""
+        return list({id(probe): probe for probe in self._probes.values()}.values())
+
+    # -- backward ------------------------------------------------------------------------------------------------
+
+    @part("before_backward")
+    def before_backward(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+        with self._lock:
+            for probe in self.probes:
+                probe.freshness.before_backward()
+            if self._reader.waiting:
+                self._note_clip_before_more_backward()
+            leaves = self._look_at_graph(roots)
+            self._finish_by_hand(roots, leaves)
+            if self._losses.count == 0:
+                self._shared = (None, None, 0)
+            self._add_loss(roots, gradients)
+            self._look_for_origin(roots)
+
+    @part("loss")
+    def _add_loss(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+        self._losses.add(roots, gradients)
+
+    @part("graph walk")
+    def _look_at_graph(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.preflight.on_backward(roots)
+
+    @part("origin")
+    def _look_for_origin(self, roots: Sequence[torch.Tensor]) -> None:
+        # Reading a value on a device would wait for it; there the origin is told from the gradients, later.
+        if self._origin_sought or self.options.backend == "torch" or any(r.device.type != "cpu" for r in roots):
+            return
+        if all(bool(torch.isfinite(root.detach()).all()) for root in roots):
+            return
+        self._origin_sought = True
+        self._origin = find_forward_origin(roots, self.roster.name_of)
+
+    @part("after_backward")
+    def after_backward(self, finished: bool) -> None:
+        with self._lock:
+            for probe in self.probes:
+                probe.freshness.after_backward()
+            self._clips.after_backward()
+            if self._in_backward:
+                self._finish_in_backward()
+            elif finished and self._hands is not None and not self._probes:
+                self._hands.begin(self._options_for(self._hands.probe))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @part("before_step")
+    def before_step(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> StepArguments | None:
+        with self._lock:
+            nested = self._stack.begin(optimizer)
+            self._scaler_waits.pop(id(optimizer), None)
+            probe = self._probe_for(optimizer)
+            if nested or probe is None:
+                return None
+            if self._hands is not None:
+                self._hands.stop()
+                self._hands = None
+            closure, put_back = _closure_of(args, kwargs)
+            readings = probe.begin(optimizer, self._options_for(probe, optimizer), read=closure is None)
+            if closure is None or put_back is None:
+                self._treat(probe, readings)
+                return None
+            self._evaluations[id(probe)] = 0
+            return put_back(self._watched_closure(closure, probe))
+
+    def _watched_closure(self, closure: Callable[..., Any], probe: OptimizerProbe) -> Callable[..., Any]:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            self._before_evaluation()
+            result = closure(*args, **kwargs)
+            self._after_evaluation(probe)
+            return result
+
+        return evaluate
+
+    @part("closure")
+    def _before_evaluation(self) -> None:
+        with self._lock:
+            self._losses.restart()
+
+    @part("closure")
+    def _after_evaluation(self, probe: OptimizerProbe) -> None:
+        with self._lock:
+            self._evaluations[id(probe)] = self._evaluations.get(id(probe), 0) + 1
+            self._treat(probe, probe.read_again())
+
+    @part("after_step")
+    def after_step(self, optimizer: Any) -> None:
+        with self._lock:
+            outermost = self._stack.end(optimizer)
+            probe = self._probes.get(id(optimizer))
+            if not outermost or probe is None:
+                if outermost:
+                    self._losses.restart()  # an optimizer that is not watched has used what was there
+                return
+            self._finish(probe)
+
+    def _finish(self, probe: OptimizerProbe, skipped: str | None = None) -> None:
+        step = probe.step
+        pending = probe.finish(skipped=skipped)
+        if pending is None:
+            return
+        self._clips.stepped()
+        if inside_backward():
+            self._in_backward.append(pending)
+            return
+        self._give_loss(pending, self._evaluations.pop(id(probe), None))
+        self._publish(pending, step)
+
+    def _give_loss(self, pending: PendingFrame, evaluations: int | None) -> None:
+        # Optimizers that share one backward pass (AdamW beside Muon) share its loss.
+        if self._losses.count:
+            self._shared = (self._losses.loss, self._losses.scale, self._losses.count)
+        pending.loss, pending.loss_scale, count = self._shared
+        pending.frame.micro_batches = evaluations if evaluations is not None else count
+        self._losses.restart()
+
+    def _publish(self, pending: PendingFrame, step: int) -> None:
+        if self._origin is not None:
+            event = {**self._origin.to_event(), "step": step, "optimizer": pending.frame.optimizer}
+            self._origin = None
+            self._output.event(event)
+        self._update_facts(step, pending.keep)
+        self._output.pending(pending)
+
+    @part("facts")
+    def _update_facts(self, step: int, may_wait: bool) -> None:
+        if self.preflight.over and step % _MEMBERSHIP_EVERY != 0:
+            return
+        if not self.preflight.over:
+            self.preflight.watch_inputs()
+            self.preflight.look_at_unreached()
+            counts = [probe.step for probe in self.probes]
+            self.preflight.stepped(min(counts, default=step + 1), max(counts, default=step + 1))
+        facts = self.collect_facts(may_wait=may_wait).to_json()
+        if facts != self._last_facts:
+            self._last_facts = facts
+            self._output.event({"kind": "facts", "step": step, "facts": facts})
+
+    def collect_facts(self, *, may_wait: bool = True) -> Facts:
+        """Return what is known of the run now."""
+        owners: dict[int, str] = {}
+        stale: list[dict[str, Any]] = []
+        self.roster.refresh()
+        for probe in self.probes:
+            optimizer = probe.reference()
+            if optimizer is not None:
+                stale.extend(describe_optimizer(probe.name, optimizer, self.roster, owners, self.preflight.facts))
+        return self.preflight.collect(owners, stale, may_wait=may_wait)
+
+    def _probe_for(self, optimizer: Any) -> OptimizerProbe | None:
+        probe = self._probes.get(id(optimizer))
+        if probe is not None and probe.reference() is optimizer:
+            return probe
+        keys = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if self._explicit:
+            # A wrapper or the base of a watched optimizer (SAM) steps the same tensors under another identity.
+            twins = [known for known in self.probes if known.owns(keys)]
+            if not twins:
+                return None
+            self._probes[id(optimizer)] = twins[0]
+            return twins[0]
+        if self.roster.watches_any(p for group in optimizer.param_groups for p in group["params"]):
+            taken = [known.name for known in self.probes]
+            self._probes[id(optimizer)] = self._make_probe(optimizer, self._name_optimizer(optimizer, taken))
+            return self._probes[id(optimizer)]
+        return None
+
+    def _options_for(self, probe: OptimizerProbe, optimizer: Any | None = None) -> StepOptions:
+        keep = bool(self.options.schedule(probe.step))
+        full = keep or self.options.cheap
+        soon = keep or bool(self.options.schedule(probe.step + 1))
+        options = StepOptions(full=full, keep=keep, sample=keep or soon, direction=soon)
+        options.sample = keep or (soon and self.options.cheap)
+        options.histogram = keep and bool(self.options.histogram(probe.step))
+        if optimizer is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            options.divide_by = getattr(optimizer, "grad_scale", None)
+            options.found_inf = getattr(optimizer, "found_inf", None)
+        return options
+
+    @part("transform")
+    def _treat(self, probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -> None:
+        transform = self.options.transform
+        if transform is None or not readings:
+            return
+        if probe.name not in self._transform_state:
+            self._transform_state[probe.name] = transform.init(probe.names)
+        summary = _summary(probe, readings)
+        decision, state = transform.update(summary, self._transform_state[probe.name])
+        self._transform_state[probe.name] = state
+        scale_gradients(probe.open_gradients, decision.scale)
+        for reading, _ in readings:
+            reading.clips.append(_own_clip(decision))
+
+    # -- clipping by the user, and the GradScaler ------------------------------------------------------------------
+
+    @part("before_clip")
+    def before_clip(self, call: ClipCall) -> None:
+        with self._lock:
+            watched = self._watched(call.parameters)
+            if not watched:
+                return
+            owner = next((probe for probe in self.probes if probe.owns({id(p) for p in watched})), None)
+            event = self._clips.classify(call, owner, self._losses)
+            if event is not None:
+                self._output.event({"step": owner.step if owner else 0, **event})
+            if not self._clips.effective(owner):
+                return
+            options = StepOptions() if owner is None else self._options_for(owner)
+            scale = self._losses.scale if self._clips.still_scaled(owner, self._losses) else None
+            self._reader.before_clip(call, watched, full=options.full, divide_by=scale)
+
+    def _watched(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        found = {id(p): p for p in parameters if p.requires_grad}
+        if not self.roster.discovering:
+            known = {key for key, p in found.items() if self.roster.lookup(p) is not None}
+            known |= {key for probe in self.probes for key in found if probe.owns({key})}
+            found = {key: p for key, p in found.items() if key in known}
+        return list(found.values())
+
+    @part("after_clip")
+    def after_clip(self, call: ClipCall) -> None:
+        with self._lock:
+            self._reader.after_clip(call)
+
+    def _note_clip_before_more_backward(self) -> None:
+        event = self._clips.overtaken()
+        if event is not None:
+            self._output.event({"step": min((probe.step for probe in self.probes), default=0), **event})
+        self._reader.forget()
+
+    @part("scaled")
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        with self._lock:
+            self._losses.scaled(scaler, outputs)
+
+    @part("after_unscale")
+    def after_unscale(self, scaler: Any, optimizer: Any) -> None:
+        with self._lock:
+            self._clips.unscaled(optimizer)
+            self._reader.touched([p for group in optimizer.param_groups for p in group["params"]])
+
+    @part("before_scaler_step")
+    def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
+        with self._lock:
+            self._scaler_waits[id(optimizer)] = True
+
+    @part("after_scaler_step")
+    def after_scaler_step(self, scaler: Any, optimizer: Any, finished: bool) -> None:
+        with self._lock:
+            withheld = self._scaler_waits.pop(id(optimizer), False)
+            if not withheld or not finished:
+                return
+            probe = self._probe_for(optimizer)
+            if probe is None:
+                self._losses.restart()
+                return
+            probe.begin(optimizer, self._options_for(probe))
+            self._finish(probe, skipped="non-finite gradients under the loss scale")
+
+    # -- boundaries without an optimizer's own ------------------------------------------------------------------------
+
+    @part("optimizer in backward")
+    def _finish_in_backward(self) -> None:
+        step = self._in_backward_steps
+        self._in_backward_steps += 1
+        merged = merge_steps(self._in_backward, step, self._in_backward_count)
+        self._in_backward = []
+        self.preflight.facts.optimizer_in_backward = True
+        self._give_loss(merged, None)
+        self._publish(merged, step)
+
+    @part("by hand")
+    def _finish_by_hand(self, roots: Sequence[torch.Tensor] = (), leaves: list[torch.Tensor] | None = None) -> None:
+        if self._hands is None or self._probes:
+            return
+        pending = self._hands.finish_if_updated(leaves or self._hands.walk(roots))
+        if pending is not None:
+            self.preflight.facts.boundary = "backward"
+            self._give_loss(pending, None)
+            self._publish(pending, pending.frame.step)
+
+    @part("observe")
+    def observe(self) -> None:
+        """Take the state as it is for a step: for loops without a torch optimizer."""
+        with self._lock:
+            holder = self._observed
+            if id(holder) not in self._probes:
+                self._probes[id(holder)] = self._make_probe(holder, "observe")
+            probe = self._probes[id(holder)]
+            self.preflight.facts.boundary = "observe"
+            probe.begin(holder, self._options_for(probe), before=probe.last_weights)
+            self._finish(probe)
+
+    def stop(self) -> None:
+        """Finish what is open; called once, after the hooks are gone."""
+        with self._lock:
+            self._finish_by_hand()
+        self.preflight.end(close=True)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a backward pass has run since the last step of any optimizer."""
+        return self._losses.count > 0
+
+    def renew_lock(self) -> None:
+        """Forget a lock that another thread of the parent process may have held when this one was forked."""
+        self._lock = threading.RLock()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return step counters, clip counts and the transform's state, by optimizer name."""
+        counters = {
+            probe.name: {"step": probe.step, "clipped": probe.clip_count.clipped, "counted": probe.clip_count.steps}
+            for probe in self.probes
+        }
+        return {"version": 1, "optimizers": counters, "transform": dict(self._transform_state)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned; counters of optimizers not seen yet wait for them."""
+        if state.get("version") != 1 or "optimizers" not in state:
+            raise InputError(
+                f"state: expected what Monitor.state_dict() returned (version 1), got keys {sorted(state)}"
+            )
+        self._resumed = {name: dict(entry) for name, entry in state["optimizers"].items()}
+        self._transform_state = dict(state.get("transform", {}))
+        for probe in self.probes:
+            self._resume(probe)
+
+    def _resume(self, probe: OptimizerProbe) -> None:
+        entry = self._resumed.pop(probe.name, None)
+        if entry is not None:
+            probe.step = int(entry["step"])
+            probe.clip_count = ClipCount(int(entry["counted"]), int(entry["clipped"]))
+
+
+class ObservedModels:
+    """Stands for the optimizer where there is none: its parameters are the models'."""
+
+    def __init__(self, roster: weakref.ref[Roster]) -> None:
+        self._roster = roster
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One group of all watched parameters."""
+        roster = self._roster()
+        if roster is None:
+            return []
+        roster.refresh()
+        held = [entry.reference() for entry in roster.parameters]
+        return [{"params": [parameter for parameter in held if parameter is not None]}]
+
+
+def _closure_of(
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any] | None, Callable[[Callable[..., Any]], StepArguments] | None]:
+    """Find a closure among a step's arguments (self comes first), and how to put another in its place."""
+    if callable(kwargs.get("closure")):
+        return kwargs["closure"], lambda new: (tuple(args), {**kwargs, "closure": new})
+    if len(args) > 1 and callable(args[1]):
+        return args[1], lambda new: ((args[0], new, *args[2:]), dict(kwargs))
+    return None, None
+
+
+def _summary(probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -> GradientSummary:
+    vectors = [current_norms(reading) for reading, _ in readings]
+    home = vectors[0].device
+    nonfinite = [reading.nonfinite().to(home) for reading, _ in readings]
+    norm = torch.cat([vector.to(home) for vector in vectors])
+    return GradientSummary(probe.names, norm, torch.stack(nonfinite).sum(), probe.step)
+
+
+def _own_clip(decision: Decision) -> Clip:
+    return Clip(None, max_norm=decision.threshold, scale=decision.scale, clipped=decision.clipped.double())
+
+
+def _default_name(_optimizer: Any, taken: Sequence[str]) -> str:
+    return unique("optimizer", taken)

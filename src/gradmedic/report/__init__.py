@@ -1,0 +1,3 @@
+"""Showing: the check-up in the terminal, and reports."""
+
+from __future__ import annotations

@@ -1,0 +1,48 @@
+"""Which steps are recorded in full: `every` as a callable, and escalation after a trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradmedic.errors import InputError
+
+StepSchedule = Callable[[int], bool]
+
+
+def every(interval: int | StepSchedule) -> StepSchedule:
+    """Return `step -> bool` for an interval in optimizer steps, or check the callable that was given.
+
+    Args:
+        interval: 1 for every step, n for steps 0, n, 2n, …; or a callable of the step.
+
+    Raises:
+        InputError: if it is neither a positive int nor callable.
+
+    Example:
+        >>> [step for step in range(7) if every(3)(step)]
+        [0, 3, 6]
+    """
+    if callable(interval):
+        return interval
+    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+        raise InputError(
+            f"every: expected a positive number of steps or a callable step -> bool, got {interval!r}; "
+            "every=1 records each step, every=10 each tenth"
+        )
+    return lambda step: step % interval == 0
+
+
+class Escalation:
+    """A schedule that records everything for some steps after trouble was seen."""
+
+    def __init__(self, schedule: StepSchedule, steps: int = 64) -> None:
+        self._schedule = schedule
+        self._steps = steps
+        self._until = -1
+
+    def trigger(self, step: int) -> None:
+        """Record in full from `step` on, for the set number of steps."""
+        self._until = max(self._until, step + self._steps)
+
+    def __call__(self, step: int) -> bool:
+        return step <= self._until or bool(self._schedule(step))

@@ -1,0 +1,305 @@
+/* Statistics of many dense CPU tensors in one pass over memory, on threads of its own, without the GIL.
+ *
+ * Python's limited API (3.10) and raw addresses only: one binary serves every later Python and every torch. The work is
+ * cut at boundaries that depend on the sizes alone, and partial results are joined in order, so that the result does not
+ * depend on the number of threads nor on their timing.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "_native_kernel.h"
+
+enum { CHUNK = 1 << 17, MAX_THREADS = 64 }; /* a chunk takes about as long as starting a thread */
+/* Rows of `moments` and of `counts`, as types.MOMENT_COLUMNS and types.COUNT_COLUMNS. */
+enum { NORM, MAX_ABS, MIN_ABS, MEAN, STD, MEAN_ABS };
+enum { NUMEL, ZEROS, NANS, INFS };
+
+/* One piece of work: elements [start, start + CHUNK) of one tensor, or all of the small tensors [tensor, last). */
+typedef struct {
+    int64_t tensor, last, start;
+    Sums sums;
+} Item;
+
+typedef struct {
+    const uintptr_t *addresses;
+    const int64_t *numels;
+    const unsigned char *kinds;
+    int64_t n_tensors, n_items, next; /* next: item that no thread has taken yet */
+    double *moments;
+    int64_t *counts, *histogram, *item_histograms;
+    Item *items;
+} Job;
+
+/* Write the row of one tensor from its sums. */
+static void publish(const Job *job, int64_t tensor, const Sums *sums)
+{
+    const int64_t stride = job->n_tensors;
+    double *moments = job->moments + tensor;
+    int64_t *counts = job->counts + tensor;
+    const double n = (double)sums->finite, mean = ldexp(sums->mean, -sums->exponent);
+    moments[NORM * stride] = ldexp(sqrt(sums->scatter + n * mean * mean), sums->exponent);
+    moments[MAX_ABS * stride] = sums->max_abs;
+    moments[MIN_ABS * stride] = sums->min_abs;
+    moments[MEAN * stride] = sums->mean;
+    moments[STD * stride] = n > 0 ? ldexp(sqrt(sums->scatter / n), sums->exponent) : 0;
+    moments[MEAN_ABS * stride] = sums->mean_abs;
+    counts[NUMEL * stride] = job->numels[tensor];
+    counts[ZEROS * stride] = sums->zeros;
+    counts[NANS * stride] = sums->nan;
+    counts[INFS * stride] = sums->inf;
+}
+
+static void do_item(const Job *job, Item *item, int64_t *item_histogram)
+{
+    if (item->last == 0) {
+        const int64_t left = job->numels[item->tensor] - item->start;
+        const int kind = job->kinds[item->tensor];
+        add_elements((const char *)job->addresses[item->tensor] + item->start * ITEM_SIZE[kind], kind,
+                     left < CHUNK ? left : CHUNK, &item->sums, item_histogram);
+        return;
+    }
+    for (int64_t i = item->tensor; i < item->last; i++) {
+        Sums sums = {0};
+        if (job->kinds[i] == SKIP)
+            continue;
+        add_elements((const char *)job->addresses[i], job->kinds[i], job->numels[i], &sums,
+                     job->histogram ? job->histogram + i * BINS : NULL);
+        publish(job, i, &sums);
+    }
+}
+
+static void *work(void *argument)
+{
+    Job *job = argument;
+    for (;;) {
+        const int64_t i = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+        if (i >= job->n_items)
+            return NULL;
+        do_item(job, job->items + i, job->histogram ? job->item_histograms + i * BINS : NULL);
+    }
+}
+
+/* Cut the work into items; returns their number, and writes them where `items` is not NULL. */
+static int64_t plan(const Job *job, Item *items)
+{
+    int64_t count = 0, first = 0, gathered = 0;
+    for (int64_t i = 0; i <= job->n_tensors; i++) {
+        const int64_t n = i == job->n_tensors || job->kinds[i] == SKIP ? 0 : job->numels[i];
+        const int large = n > CHUNK;
+        if ((large || i == job->n_tensors || gathered + n > CHUNK) && i > first) {
+            if (items)
+                items[count] = (Item){.tensor = first, .last = i};
+            count++;
+            first = i;
+            gathered = 0;
+        }
+        gathered += n + BLOCK / 16; /* a tensor costs something, however small */
+        for (int64_t start = 0; large && start < n; start += CHUNK, count++)
+            if (items)
+                items[count] = (Item){.tensor = i, .start = start};
+        if (large) {
+            first = i + 1;
+            gathered = 0;
+        }
+    }
+    return count;
+}
+
+/* Join the items of each large tensor, in order. */
+static void finish(const Job *job)
+{
+    for (int64_t i = 0; i < job->n_items;) {
+        const Item *head = job->items + i;
+        const int64_t tensor = head->tensor;
+        Sums total = {0};
+        if (head->last != 0) {
+            i++;
+            continue;
+        }
+        for (; i < job->n_items && job->items[i].last == 0 && job->items[i].tensor == tensor; i++) {
+            merge(&total, &job->items[i].sums);
+            for (int bin = 0; job->histogram && bin < BINS; bin++)
+                job->histogram[tensor * BINS + bin] += job->item_histograms[i * BINS + bin];
+        }
+        publish(job, tensor, &total);
+    }
+}
+
+/* Threads live for one call: nothing to wait for in a forked child, nothing to shut down. */
+static void run(Job *job, int n_threads)
+{
+    pthread_t threads[MAX_THREADS];
+    int started = 0;
+    if (n_threads > MAX_THREADS)
+        n_threads = MAX_THREADS;
+    while (started + 1 < n_threads && started + 1 < job->n_items) {
+        if (pthread_create(&threads[started], NULL, work, job) != 0)
+            break;
+        started++;
+    }
+    work(job);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    finish(job);
+}
+
+/* What Python hands over once and for all: how to ask a tensor about itself. */
+enum { PLAIN_TYPES, DTYPES, STRIDED, DTYPE, IS_CPU, LAYOUT, IS_CONTIGUOUS, IS_NEG, NUMEL_OF, DATA_PTR, QUESTIONS };
+
+/* Position of `wanted` in the tuple, by identity; -1 where it is not in it. */
+static int position(PyObject *tuple, const PyObject *wanted)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); i++)
+        if (PyTuple_GetItem(tuple, i) == wanted)
+            return (int)i;
+    return -1;
+}
+
+/* Whether the attribute is that very object. */
+static int attribute_is(PyObject *tensor, PyObject *name, const PyObject *expected)
+{
+    PyObject *value = PyObject_GetAttr(tensor, name);
+    Py_XDECREF(value); /* dtypes, layouts and booleans are immortal: comparing the address is safe */
+    return value == expected;
+}
+
+static int answer_is(PyObject *tensor, PyObject *method, const PyObject *expected)
+{
+    PyObject *value = PyObject_CallFunctionObjArgs(method, tensor, NULL);
+    Py_XDECREF(value);
+    return value == expected;
+}
+
+static unsigned long long answer_number(PyObject *tensor, PyObject *method)
+{
+    PyObject *value = PyObject_CallFunctionObjArgs(method, tensor, NULL);
+    const unsigned long long number = value ? PyLong_AsUnsignedLongLong(value) : 0;
+    Py_XDECREF(value);
+    return number;
+}
+
+/* Kind of a tensor that can be read in place, with its address and size; SKIP for all others. */
+static unsigned char describe(PyObject *tensor, PyObject *const *ask, uintptr_t *address, int64_t *numel)
+{
+    *numel = 0;
+    if (position(ask[PLAIN_TYPES], (PyObject *)Py_TYPE(tensor)) < 0)
+        return SKIP;
+    PyObject *dtype = PyObject_GetAttr(tensor, ask[DTYPE]);
+    Py_XDECREF(dtype);
+    const int kind = dtype ? position(ask[DTYPES], dtype) : -1;
+    if (kind < 0 || !attribute_is(tensor, ask[IS_CPU], Py_True) || !attribute_is(tensor, ask[LAYOUT], ask[STRIDED]) ||
+        !answer_is(tensor, ask[IS_CONTIGUOUS], Py_True) || !answer_is(tensor, ask[IS_NEG], Py_False))
+        return SKIP;
+    *numel = (int64_t)answer_number(tensor, ask[NUMEL_OF]);
+    *address = (uintptr_t)answer_number(tensor, ask[DATA_PTR]);
+    if (PyErr_Occurred() || (*numel > 0 && *address == 0) || *address % ITEM_SIZE[kind] != 0) {
+        *numel = 0;
+        return SKIP;
+    }
+    return (unsigned char)kind;
+}
+
+/* Run the job over tensors that have been described; 0, or -1 without memory. Called with the GIL. */
+static int execute(Job *job, int n_threads)
+{
+    job->n_items = plan(job, NULL);
+    job->items = calloc((size_t)job->n_items + 1, sizeof *job->items);
+    if (job->histogram)
+        job->item_histograms = calloc((size_t)job->n_items + 1, BINS * sizeof *job->item_histograms);
+    const int ready = job->items && (!job->histogram || job->item_histograms);
+    if (ready) {
+        plan(job, job->items);
+        Py_BEGIN_ALLOW_THREADS
+        run(job, n_threads);
+        Py_END_ALLOW_THREADS
+    }
+    free(job->items);
+    free(job->item_histograms);
+    return ready ? 0 : -1;
+}
+
+/* List of the positions that were skipped. */
+static PyObject *skipped(const Job *job)
+{
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list && i < job->n_tensors; i++) {
+        if (job->kinds[i] != SKIP)
+            continue;
+        PyObject *at = PyLong_FromLongLong(i);
+        if (!at || PyList_Append(list, at) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(at);
+    }
+    return list;
+}
+
+static PyObject *measure(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *questions, *ask[QUESTIONS], *result = NULL;
+    unsigned long long moments, counts, histogram;
+    int n_threads;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOKKKi", &tensors, &questions, &moments, &counts, &histogram, &n_threads))
+        return NULL;
+    if (!PyList_Check(tensors) || !PyTuple_Check(questions) || PyTuple_Size(questions) != QUESTIONS) {
+        PyErr_SetString(PyExc_TypeError, "measure() takes a list of tensors and the tuple of questions");
+        return NULL;
+    }
+    for (int i = 0; i < QUESTIONS; i++)
+        ask[i] = PyTuple_GetItem(questions, i);
+
+    const Py_ssize_t n = PyList_Size(tensors);
+    uintptr_t *addresses = calloc((size_t)n + 1, sizeof *addresses);
+    int64_t *numels = calloc((size_t)n + 1, sizeof *numels);
+    unsigned char *kinds = calloc((size_t)n + 1, sizeof *kinds);
+    Job job = {
+        .addresses = addresses,
+        .numels = numels,
+        .kinds = kinds,
+        .n_tensors = n,
+        .moments = (double *)(uintptr_t)moments,
+        .counts = (int64_t *)(uintptr_t)counts,
+        .histogram = (int64_t *)(uintptr_t)histogram,
+    };
+    if (!addresses || !numels || !kinds) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        kinds[i] = describe(PyList_GetItem(tensors, i), ask, addresses + i, numels + i);
+        PyErr_Clear(); /* a tensor that cannot answer is skipped */
+    }
+    if (execute(&job, n_threads) != 0)
+        PyErr_NoMemory();
+    else
+        result = skipped(&job);
+end:
+    free(addresses);
+    free(numels);
+    free(kinds);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"measure", measure, METH_VARARGS,
+     "measure(tensors, questions, moments, counts, histogram, n_threads) -> list of skipped positions\n\n"
+     "Writes column-wise into float64 [6, N] and int64 [4, N] at the addresses `moments` and `counts`, and adds to\n"
+     "int64 [N, 64] at `histogram` where that is not 0. Rows of skipped tensors are not touched."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "One-pass statistics of CPU tensors.",
+    .m_methods = methods, .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,144 @@
+/* Statistics of one block of at most BLOCK finite-range reals, for REAL = float or double.
+ *
+ * Included twice by _native.c with REAL, BITS (unsigned integer of the same size), SIGNED, ABS_MASK, INF_BITS,
+ * MANTISSA_BITS, FIRST_BIN (exponent field of bin 0), SAFE_LOW, SAFE_HIGH and NAME(x) defined. Sums are taken of d = x - shift, where the shift is the mean of the first LEAD elements. With K the
+ * shift and m = LEAD, the scatter within the block is at least m (K - mean)^2, so sum d^2 exceeds the true scatter by a
+ * factor of 1 + n/m at most: the subtraction below loses at most four bits, whatever the data. (Shifting by a single
+ * element has no such bound, and summing x^2 alone loses everything when |mean| >> std.) The sum of |x| is shifted in
+ * the same way, for the rounding error of a sum grows with its size.
+ */
+
+CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, Sums *out)
+{
+    const ptrdiff_t lead = n < LEAD ? n : LEAD, half = n / 2;
+    REAL shift = 0, abs_shift = 0;
+    SIMD(reduction(+ : shift, abs_shift))
+    for (ptrdiff_t i = 0; i < lead; i++) {
+        shift += x[i];
+        abs_shift += x[i] < 0 ? -x[i] : x[i];
+    }
+    shift /= (REAL)lead;
+    abs_shift /= (REAL)lead;
+
+    /* Two streams: one accumulator per sum would leave the loop waiting for the latency of its additions. */
+    REAL d0 = 0, d1 = 0, q0 = 0, q1 = 0, a0 = 0, a1 = 0;
+    SIGNED high = 0, low = (SIGNED)ABS_MASK;
+    const REAL *y = x + half;
+    SIMD(reduction(+ : d0, d1, q0, q1, a0, a1) reduction(max : high) reduction(min : low))
+    for (ptrdiff_t i = 0; i < half; i++) {
+        SIGNED u, v;
+        REAL s, t, e, f;
+        memcpy(&u, x + i, sizeof u);
+        memcpy(&v, y + i, sizeof v);
+        u &= (SIGNED)ABS_MASK; /* the bits of |x|: ordered as integers like the values, infinity and NaN on top */
+        v &= (SIGNED)ABS_MASK;
+        memcpy(&s, &u, sizeof s);
+        memcpy(&t, &v, sizeof t);
+        high = u > high ? u : high;
+        low = u < low ? u : low;
+        high = v > high ? v : high;
+        low = v < low ? v : low;
+        e = x[i] - shift;
+        f = y[i] - shift;
+        d0 += e;
+        d1 += f;
+        q0 += e * e;
+        q1 += f * f;
+        a0 += s - abs_shift;
+        a1 += t - abs_shift;
+    }
+    for (ptrdiff_t i = 2 * half; i < n; i++) {
+        SIGNED u;
+        REAL s, e = x[i] - shift;
+        memcpy(&u, x + i, sizeof u);
+        u &= (SIGNED)ABS_MASK;
+        memcpy(&s, &u, sizeof s);
+        high = u > high ? u : high;
+        low = u < low ? u : low;
+        d0 += e;
+        q0 += e * e;
+        a0 += s - abs_shift;
+    }
+    SIGNED zeros = high == 0 ? (SIGNED)n : 0;
+    if (low == 0 && high > 0) { /* rarely: a second look is cheaper than counting in every block */
+        for (ptrdiff_t i = 0; i < n; i++)
+            zeros += x[i] == 0;
+    }
+    REAL high_value, low_value;
+    memcpy(&high_value, &high, sizeof high);
+    memcpy(&low_value, &low, sizeof low);
+    const double count = (double)n, delta = ((double)d0 + (double)d1) / count;
+    const double scatter = (double)q0 + (double)q1 - count * delta * delta;
+    memset(out, 0, sizeof *out);
+    out->finite = n;
+    out->zeros = (int64_t)zeros;
+    out->nonfinite = high >= (SIGNED)INF_BITS;
+    out->max_abs = (double)high_value;
+    out->min_abs = (double)low_value;
+    out->mean = (double)shift + delta;
+    out->mean_abs = (double)abs_shift + ((double)a0 + (double)a1) / count;
+    out->scatter = scatter > 0 ? scatter : 0;
+}
+
+/* Copy the finite elements of x to `to`, count the others; returns how many were copied. */
+static ptrdiff_t NAME(compact)(const REAL *x, ptrdiff_t n, REAL *to, Sums *total)
+{
+    ptrdiff_t kept = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        BITS u;
+        memcpy(&u, x + i, sizeof u);
+        u &= ABS_MASK;
+        total->nan += u > INF_BITS;
+        total->inf += u == INF_BITS;
+        to[kept] = x[i];
+        kept += u < INF_BITS;
+    }
+    return kept;
+}
+
+/* Add the elements of x, all finite, to the histogram. */
+CLONES static void NAME(bin)(const REAL *x, ptrdiff_t n, int64_t zeros, int64_t *histogram)
+{
+    unsigned char bins[BLOCK];
+    for (ptrdiff_t i = 0; i < n; i++) {
+        SIGNED u;
+        memcpy(&u, x + i, sizeof u);
+        u = (SIGNED)(((BITS)u & ABS_MASK) >> MANTISSA_BITS) - FIRST_BIN;
+        u = u < 0 ? 0 : u;
+        bins[i] = (unsigned char)(u > BINS - 1 ? BINS - 1 : u);
+    }
+    count_bins(bins, n, zeros, histogram);
+}
+
+/* Add the block x[0..n) to `total`, redoing it where it holds non-finite values or values whose squares do not fit. */
+static void NAME(add_block)(const REAL *x, ptrdiff_t n, Sums *total, int64_t *histogram)
+{
+    REAL finite[BLOCK];
+    Sums sums;
+    NAME(block)(x, n, &sums);
+    if (sums.nonfinite) {
+        n = NAME(compact)(x, n, finite, total);
+        if (n == 0)
+            return;
+        x = finite;
+        NAME(block)(x, n, &sums);
+    }
+    if (histogram && sums.max_abs > 0)
+        NAME(bin)(x, n, sums.zeros, histogram);
+    if (sums.max_abs > SAFE_HIGH || (sums.max_abs < SAFE_LOW && sums.max_abs > 0)) {
+        REAL scaled[BLOCK];
+        Sums redone;
+        int exponent;
+        frexp(sums.max_abs, &exponent);
+        /* In two steps: 2^-exponent itself need not be a normal number. */
+        const double factor = ldexp(1.0, -exponent / 2), rest = ldexp(1.0, -exponent - -exponent / 2);
+        for (ptrdiff_t i = 0; i < n; i++)
+            scaled[i] = (REAL)((double)x[i] * factor * rest);
+        NAME(block)(scaled, n, &redone);
+        sums.mean = ldexp(redone.mean, exponent);
+        sums.mean_abs = ldexp(redone.mean_abs, exponent);
+        sums.scatter = sizeof(REAL) == sizeof(double) ? redone.scatter : ldexp(redone.scatter, 2 * exponent);
+        sums.exponent = sizeof(REAL) == sizeof(double) ? exponent : 0;
+    }
+    merge(total, &sums);
+}

@@ -1,0 +1,73 @@
+"""The native backend: one pass over dense CPU tensors in C, on several threads, without the GIL."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradmedic.stats.inputs import flat_view
+from gradmedic.stats.table import StatsTable
+from gradmedic.types import HISTOGRAM_BINS
+
+try:
+    from gradmedic.stats import _native
+except ImportError:  # no compiler at hand when gradmedic was installed
+    if not TYPE_CHECKING:
+        _native = None
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: Bound on the copy of a tensor that has gaps in memory.
+_COPY_BYTES = 1 << 26
+
+# The order is that of the enumeration in _native.c.
+_QUESTIONS: tuple[Any, ...] = (
+    (Tensor, torch.nn.Parameter),
+    DTYPES,
+    torch.strided,
+    "dtype",
+    "is_cpu",
+    "layout",
+    Tensor.is_contiguous,
+    Tensor.is_neg,
+    Tensor.numel,
+    Tensor.data_ptr,
+)
+
+
+def native_available() -> bool:
+    """Return whether the compiled extension can be loaded."""
+    return _native is not None
+
+
+def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]:
+    """Return the table of those tensors that can be read in place, and the positions of all others.
+
+    Whatever is not a contiguous, plain CPU tensor of one of `DTYPES` is left out, its row being zero.
+    """
+    moments = torch.zeros(6, len(tensors), dtype=torch.float64, device="cpu")
+    counts = torch.zeros(4, len(tensors), dtype=torch.int64, device="cpu")
+    bins = torch.zeros(len(tensors), HISTOGRAM_BINS, dtype=torch.int64, device="cpu") if histogram else None
+    address = 0 if bins is None else bins.data_ptr()
+    left = _native.measure(tensors, _QUESTIONS, moments.data_ptr(), counts.data_ptr(), address, _threads())
+    return StatsTable(moments, counts, bins), left
+
+
+def readable(tensor: Tensor) -> Tensor | None:
+    """Return the plain strided tensor in a form that `measure` can read in place, or None where it cannot."""
+    if tensor.device.type != "cpu" or tensor.dtype not in DTYPES:
+        return None
+    flat = flat_view(tensor.resolve_neg())
+    if flat is None:
+        if tensor.numel() * tensor.element_size() > _COPY_BYTES:
+            return None
+        flat = tensor.reshape(-1)
+    return flat if flat.data_ptr() % flat.element_size() == 0 else flat.clone()
+
+
+def _threads() -> int:
+    """Return how many threads may work: as many as torch uses, and no more than the cores that we may run on."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, torch.get_num_threads())

@@ -1,0 +1,346 @@
+"""Every hook and patch that gradmedic puts into torch, in one place.
+
+They are process-wide, installed when the first listener comes and removed when the last one goes. Nothing is put on a
+parameter, an optimizer or (apart from the short-lived probes of `module_hooks`) a module, so copies, pickles and
+exports of a watched model carry nothing of ours. What happens in a training step, and what a listener hears::
+
+    scaler.scale(loss)            scaled(scaler, outputs)
+    loss.backward()               before_backward(roots, gradients)   outermost calls only
+                                  after_backward(finished)
+    scaler.unscale_(optimizer)    after_unscale(scaler, optimizer)    explicit, or inside scaler.step
+    clip_grad_norm_(...)          before_clip(call) ... after_clip(call)
+    scaler.step(optimizer)        before_scaler_step(scaler, optimizer)
+      optimizer.step()              before_step(optimizer, args, kwargs) ... after_step(optimizer)
+                                  after_scaler_step(scaler, optimizer)
+
+Whoever imported a clip function by name before we attached calls the same function object; its inner function, which
+sits in the closure of torch's own no-grad decorator, is what is exchanged, so that every name is reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad as _clip_grad
+from torch.optim import optimizer as _optimizer
+
+StepArguments = tuple[Any, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class ClipCall:
+    """One call of a torch clip function: by norm (`max_norm`, `total_norm`) or by value (`clip_value`)."""
+
+    api: str
+    parameters: list[torch.Tensor]
+    max_norm: float | None = None
+    total_norm: torch.Tensor | None = None
+    clip_value: float | None = None
+    notes: dict[int, Any] = field(default_factory=dict)
+
+
+class Listener:
+    """What the hooks call; each method may be overridden. An exception reaches `failed`, never the host."""
+
+    def before_backward(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+        """An outermost backward pass begins."""
+
+    def after_backward(self, finished: bool) -> None:
+        """An outermost backward pass has ended; `finished` is False when it raised."""
+
+    def before_step(
+        self, optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> StepArguments | None:
+        """An optimizer is about to step; arguments that are returned replace those of the call."""
+        return None
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+
+    def before_clip(self, call: ClipCall) -> None:
+        """A torch clip function is about to change gradients."""
+
+    def after_clip(self, call: ClipCall) -> None:
+        """A torch clip function has changed gradients."""
+
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        """A GradScaler has multiplied outputs by its scale."""
+
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """A GradScaler has divided an optimizer's gradients by its scale."""
+
+    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """`GradScaler.step` begins."""
+
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, finished: bool) -> None:
+        """`GradScaler.step` has ended, whether it stepped the optimizer or withheld the step."""
+
+    def failed(self, part: str, error: Exception) -> None:
+        """A callback has raised; called in its stead. May raise in strict mode."""
+        raise error
+
+
+_lock = threading.RLock()
+_listeners: list[Listener] = []
+_removers: list[Callable[[], None]] = []
+
+
+def attach(listener: Listener) -> None:
+    """Let a listener hear; installs the patches when it is the first."""
+    with _lock:
+        if listener in _listeners:
+            return
+        if not _listeners:
+            _install()
+        # Copy on write: a running dispatch iterates over the list it began with.
+        _listeners[:] = [*_listeners, listener]
+
+
+def detach(listener: Listener) -> None:
+    """Stop a listener; removes the patches when it was the last. Safe from inside a callback, and twice."""
+    with _lock:
+        if listener not in _listeners:
+            return
+        _listeners[:] = [other for other in _listeners if other is not listener]
+        if not _listeners:
+            while _removers:
+                _removers.pop()()
+
+
+def attached() -> tuple[Listener, ...]:
+    """Return the listeners that hear now."""
+    return tuple(_listeners)
+
+
+def inside_backward() -> bool:
+    """Whether this thread runs a node of a backward pass (also true on the engine's worker threads)."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def passive() -> bool:
+    """Whether hooks must do nothing now: while a compiler traces, or while a CUDA stream is being captured."""
+    if torch.compiler.is_compiling():
+        return True
+    return cuda_in_use() and torch.cuda.is_current_stream_capturing()
+
+
+@contextlib.contextmanager
+def announce_clip(call: ClipCall) -> Iterator[None]:
+    """Let listeners hear of a clip call of our own."""
+    if _listeners and not passive():
+        _tell("before_clip", call)
+        yield
+        _tell("after_clip", call)
+    else:
+        yield
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has initialised CUDA; asking does not."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _tell(method: str, *args: Any) -> None:
+    for listener in tuple(_listeners):
+        try:
+            getattr(listener, method)(*args)
+        except Exception as error:
+            listener.failed(method, error)
+
+
+def _install() -> None:
+    _removers.append(_patch(torch.autograd, "backward", _wrap_backward))
+    pre = _optimizer.register_optimizer_step_pre_hook(_on_before_step)
+    post = _optimizer.register_optimizer_step_post_hook(_on_after_step)
+    _removers.extend([pre.remove, post.remove])
+    scaler = torch.amp.grad_scaler.GradScaler
+    _removers.append(_patch(scaler, "scale", _wrap_scale))
+    _removers.append(_patch(scaler, "unscale_", _wrap_unscale))
+    _removers.append(_patch(scaler, "step", _wrap_scaler_step))
+    _removers.append(_patch_inner(_clip_grad, "_clip_grads_with_norm_", _wrap_clip_norm))
+    _removers.append(_patch_inner(_clip_grad, "clip_grad_value_", _wrap_clip_value))
+
+
+def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    original = getattr(owner, name)
+    replacement = wrap(original)
+    setattr(owner, name, replacement)
+
+    def remove() -> None:
+        # Someone may have wrapped our wrapper since; then it stays in their chain and, with no listener, does nothing.
+        if getattr(owner, name) is replacement:
+            setattr(owner, name, original)
+
+    return remove
+
+
+def _patch_inner(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Exchange the function inside a decorated one, so that names imported earlier are reached as well."""
+    outer = getattr(module, name, None)
+    if outer is None:
+        return lambda: None
+    for cell in getattr(outer, "__closure__", None) or ():
+        if getattr(cell.cell_contents, "__name__", None) == name:
+            original = cell.cell_contents
+            cell.cell_contents = wrap(original)
+
+            def remove(cell: Any = cell, original: Any = original) -> None:
+                cell.cell_contents = original
+
+            return remove
+    return _patch(module, name, wrap)
+
+
+def _as_sequence(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not _listeners or inside_backward() or passive():
+            return original(tensors, grad_tensors, *args, **kwargs)
+        if not isinstance(tensors, torch.Tensor):
+            tensors = tuple(tensors)  # an iterator would be used up by listening to it
+        if grad_tensors is not None and not isinstance(grad_tensors, torch.Tensor):
+            grad_tensors = tuple(grad_tensors)
+        _tell("before_backward", _as_sequence(tensors), _as_sequence(grad_tensors))
+        finished = False
+        try:
+            original(tensors, grad_tensors, *args, **kwargs)
+            finished = True
+        finally:
+            _tell("after_backward", finished)
+
+    return backward
+
+
+def _on_before_step(optimizer: Any, args: Any, kwargs: Any) -> StepArguments | None:
+    if passive():
+        return None
+    changed: StepArguments | None = None
+    for listener in tuple(_listeners):
+        try:
+            answer = listener.before_step(optimizer, args, kwargs)
+        except Exception as error:
+            listener.failed("before_step", error)
+            continue
+        if answer is not None:
+            changed = answer
+            args, kwargs = answer
+    return changed
+
+
+def _on_after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if not passive():
+        _tell("after_step", optimizer)
+
+
+def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        result = original(self, outputs)
+        if _listeners and self.is_enabled() and not passive():
+            _tell("scaled", self, result)
+        return result
+
+    return scale
+
+
+def _wrap_unscale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def unscale_(self: Any, optimizer: Any) -> Any:
+        result = original(self, optimizer)
+        if _listeners and self.is_enabled() and not passive():
+            _tell("after_unscale", self, optimizer)
+        return result
+
+    return unscale_
+
+
+def _wrap_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _listeners or not self.is_enabled() or passive():
+            return original(self, optimizer, *args, **kwargs)
+        _tell("before_scaler_step", self, optimizer)
+        finished = False
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+            finished = True
+        finally:
+            _tell("after_scaler_step", self, optimizer, finished)
+        return result
+
+    return step
+
+
+def _wrap_clip_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _listeners or passive():
+            return original(parameters, max_norm, total_norm, *args, **kwargs)
+        parameters = _as_sequence(parameters)
+        call = ClipCall("clip_grad_norm_", parameters, max_norm=float(max_norm), total_norm=total_norm)
+        _tell("before_clip", call)
+        result = original(parameters, max_norm, total_norm, *args, **kwargs)
+        _tell("after_clip", call)
+        return result
+
+    return _clip_grads_with_norm_
+
+
+def _wrap_clip_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _listeners or passive():
+            return original(parameters, clip_value, *args, **kwargs)
+        parameters = _as_sequence(parameters)
+        call = ClipCall("clip_grad_value_", parameters, clip_value=float(clip_value))
+        _tell("before_clip", call)
+        result = original(parameters, clip_value, *args, **kwargs)
+        _tell("after_clip", call)
+        return result
+
+    return clip_grad_value_
+
+
+class ModuleHook:
+    """A hook on a module that no copy or pickle of the module carries along.
+
+    A deep copy or a pickle made while it is on gets a function of the standard library in its place, which takes any
+    arguments and returns None: the copy works without gradmedic, and does nothing.
+    """
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[..., None]) -> None:
+        self._callback = callback
+
+    def __call__(self, module: Any, *rest: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._callback(module, *rest)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def hook_inputs(module: torch.nn.Module, callback: Callable[..., None]) -> Callable[[], None]:
+    """Call `callback(module, args, kwargs)` before each forward call of a module; returns what takes it off again."""
+    return module.register_forward_pre_hook(ModuleHook(callback), with_kwargs=True).remove
+
+
+def hook_calls(module: torch.nn.Module, callback: Callable[..., None]) -> Callable[[], None]:
+    """Call `callback(module, args)` before each forward call of a module; returns what takes it off again."""
+    return module.register_forward_pre_hook(ModuleHook(callback)).remove

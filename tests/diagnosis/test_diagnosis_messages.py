@@ -1,0 +1,72 @@
+"""Both languages say everything, with the same placeholders, and every template renders."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+
+from gradmedic.diagnosis import wording
+from gradmedic.diagnosis.rules import RULES
+
+EN, ZH = wording.messages("en"), wording.messages("zh")
+
+
+def strings(entry):
+    """Every template of an entry, by path."""
+    if isinstance(entry, str):
+        yield "", entry
+    elif isinstance(entry, dict):
+        for key, value in entry.items():
+            yield from ((f"{key}.{path}", text) for path, text in strings(value))
+    elif isinstance(entry, list):
+        for place, value in enumerate(entry):
+            yield from ((f"{place}.{path}", text) for path, text in strings(value))
+
+
+def test_every_rule_has_messages_and_every_message_a_rule():
+    assert set(wording.codes()) == {rule.code for rule in RULES}
+    assert len({rule.code for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("code", [*wording.codes(), "phrases", "severity", "kinds"])
+def test_languages_agree(code):
+    en, zh = dict(strings(EN[code])), dict(strings(ZH[code]))
+    assert en.keys() == zh.keys()
+    for path in en:
+        assert wording.placeholders(en[path]) == wording.placeholders(zh[path]), path
+        if path.split(".")[-2] == "action":
+            assert en[path] == zh[path]
+
+
+@pytest.mark.parametrize("lang", wording.LANGUAGES)
+@pytest.mark.parametrize("code", wording.codes())
+def test_every_variant_renders(code, lang):
+    table = wording.messages(lang)[code]
+    fields = {field for _, text in strings(table) for field in wording.placeholders(text)}
+    params = {field: 0.25 for field in fields} | {"loss_first": 2.0, "loss_recent": 1.0, "op": "log", "rows": ("1",)}
+    params |= {"where": ("a.weight", "b.weight", "c.weight", "d.weight"), "harm": "@harm_diverged"}
+    for variant in ["", *table.get("variants", {})]:
+        words = wording.render(code, variant, params, lang)
+        text = words.title + words.message + "".join(r.text + (r.action or "") for r in words.remedies)
+        assert "@" not in text
+        assert words.remedies or (code, variant) in {("GM104", ""), ("GM204", "calibration")}
+    assert set(table.get("variants", {})) >= {v for r in table.get("remedies", []) for v in r.get("for", [])} - {""}
+
+
+@pytest.mark.parametrize("lang", wording.LANGUAGES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_has_a_page(rule, lang):
+    page = (
+        resources.files("gradmedic.diagnosis").joinpath("pages").joinpath(f"{rule.code}.{lang}.md").read_text("utf-8")
+    )
+    assert page.startswith(f"# {rule.code} {rule.name}")
+    assert page.count("\n## ") == 4  # what it means, how it is seen, what looks like it, what to do
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3, "3"), (0.00012345, "0.000123"), (1e9, "1e+09"), (20000.0, "20000"), (float("nan"), "NaN"), (True, "true")],
+)
+def test_numbers(value, text):
+    assert wording.number(value) == text

@@ -1,0 +1,135 @@
+"""The check-up on one screen, findings in three formats, and the pages of the codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "diagnosis"))
+
+from diagnosis_frames import FakeRun, fact, facts_event, frames
+
+from gradmedic.diagnosis import diagnose
+from gradmedic.diagnosis.rules import RULES
+from gradmedic.errors import InputError
+from gradmedic.facts import Facts
+from gradmedic.report.text import explain, render_checkup, render_findings
+
+
+def diverging() -> FakeRun:
+    losses = [2.0 - 0.01 * i for i in range(60)] + [10.0 ** (i + 1) for i in range(8)] + [math.nan] * 5
+    norms = [1.0 + 0.01 * (i % 7) for i in range(60)] + [10.0 ** (i + 1) for i in range(8)] + [math.nan] * 5
+    facts = Facts(parameters={f"layers.{i}.weight": fact(f"layers.{i}.weight", (512, 512)) for i in range(9)})
+    made = frames(losses, norms, clipped=[i % 2 == 0 for i in range(73)], step_seconds=0.1, overhead_seconds=0.001)
+    return FakeRun(made, [facts_event(facts)])
+
+
+def lines(run, findings, **options):
+    return render_checkup(run, findings, **options).splitlines()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_fits_the_screen(lang, width):
+    run = diverging()
+    shown = lines(run, diagnose(run), lang=lang, width=width)
+    assert all(cell_len(line) <= width for line in shown)
+    if width >= 80:
+        assert len(shown) <= 24
+
+
+def test_says_what_matters():
+    run = diverging()
+    text = render_checkup(run, diagnose(run))
+    for part in ("1 finding(s) in 73 steps", "2 → NaN", "GM302", "step 6", "explains 1 more: GM201", "gm.clip.norm("):
+        assert part in text
+    assert "2.36M parameters" in text
+    assert "37 steps (50.7%)" in text
+    assert "1% of the step time" in text
+    assert text.rstrip().endswith("gradmedic explain GM302")
+
+
+def test_healthy_run():
+    run = FakeRun(frames([2.0, 1.5, 1.0]))
+    text = render_checkup(run, diagnose(run))
+    assert "healthy" in text
+    assert "explain" not in text
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "nothing was trained"), ("zh", "没有训练任何模型")])
+def test_run_without_steps(lang, words):
+    assert words in render_checkup(FakeRun(), [], lang=lang)
+
+
+def test_prints_to_a_console_without_colour():
+    stream = io.StringIO()
+    run = diverging()
+    assert render_checkup(run, diagnose(run), console=Console(file=stream, width=80)) is None
+    assert "GM302" in stream.getvalue()
+    assert "\x1b[" not in stream.getvalue()
+
+
+def test_markup_in_names_is_left_alone():
+    run = FakeRun(frames([2.0] * 2), meta={"limits": 0.5})
+    found = diagnose(run, limits=0.5)
+    assert "[gm.clip.norm(0.5)]" in render_checkup(run, found)
+
+
+def test_many_findings_stay_on_one_screen():
+    run = diverging()
+    found = diagnose(run) * 8
+    text = render_checkup(run, found)
+    assert "and 5 more: GM302" in text
+    assert len(text.splitlines()) <= 30
+
+
+def test_json_is_what_the_contract_says():
+    run = diverging()
+    found = diagnose(run)
+    data = json.loads(render_findings(found, "json", run), parse_constant=lambda name: pytest.fail(name))
+    assert list(data) == ["run", "steps", "findings"]
+    assert data["steps"] == 73
+    assert data["findings"] == [f.to_json() for f in found]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_markdown_and_text(lang):
+    run = diverging()
+    found = diagnose(run)
+    markdown = render_findings(found, "markdown", run, lang)
+    assert "## GM302" in markdown
+    assert "| 6 |" in markdown  # the threshold of the robust z
+    assert "`gm.clip.norm(" in markdown
+    assert render_findings(found, "text", run, lang).startswith("GM302 exploding-gradient [error")
+    assert render_findings([], "text") == ""
+    with pytest.raises(InputError, match="format"):
+        render_findings(found, "yaml")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_explain(lang):
+    assert explain("GM301", lang).startswith("# GM301 vanishing-gradient")
+    assert explain("gm301", lang) == explain("vanishing-gradient", lang) == explain("GM301", lang)
+    table = explain(None, lang)
+    assert all(rule.code in table and rule.name in table for rule in RULES)
+
+
+def test_explain_names_the_nearest():
+    with pytest.raises(InputError, match="GM301"):
+        explain("GM310")
+    with pytest.raises(InputError, match="vanishing-gradient"):
+        explain("vanishing")
+
+
+def test_index_of_the_documentation_is_generated():
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text("utf-8")
+    for line in explain(None).splitlines()[2:]:
+        code = line.split(" | ")[0].strip("| ")
+        assert line.replace(f"| {code} |", f"| [{code}](../src/gradmedic/diagnosis/pages/{code}.en.md) |") in page
