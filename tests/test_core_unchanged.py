@@ -17,6 +17,14 @@ STEPS = 50
 OPTIM = torch.optim
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 class Net(nn.Module):
     """Dropout, a normalization with buffers, and matrices only in the middle (Muon takes nothing else)."""
 

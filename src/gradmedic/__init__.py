@@ -3,23 +3,31 @@
 >>> import gradmedic as gm
 >>> callable(gm.watch)
 True
+
+Names are imported when they are first used: `gradmedic run` must be able to start before torch is imported, since a
+script may still set the environment variables that torch reads then.
 """
 
 from __future__ import annotations
 
-from gradmedic import clip as clip
-from gradmedic import stats as stats
-from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
-from gradmedic.diagnosis import Finding as Finding
-from gradmedic.diagnosis import diagnose as diagnose
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gradmedic.errors import GradmedicError as GradmedicError
 from gradmedic.errors import InputError as InputError
 from gradmedic.errors import TrainingHalted as TrainingHalted
-from gradmedic.frame import Frame as Frame
-from gradmedic.monitor import Monitor as Monitor
-from gradmedic.monitor import watch as watch
-from gradmedic.record import Run as Run
-from gradmedic.record import open_run as open_run
+
+if TYPE_CHECKING:
+    from gradmedic import clip as clip
+    from gradmedic import stats as stats
+    from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
+    from gradmedic.diagnosis import Finding as Finding
+    from gradmedic.diagnosis import diagnose as diagnose
+    from gradmedic.frame import Frame as Frame
+    from gradmedic.monitor import Monitor as Monitor
+    from gradmedic.monitor import watch as watch
+    from gradmedic.record import Run as Run
+    from gradmedic.record import open_run as open_run
 
 __version__ = "0.1.0"
 
@@ -38,3 +46,30 @@ __all__ = [
     "stats",
     "watch",
 ]
+
+#: Name -> the module that has it.
+_WHERE = {
+    "Finding": "gradmedic.diagnosis",
+    "Frame": "gradmedic.frame",
+    "Monitor": "gradmedic.monitor",
+    "Run": "gradmedic.record",
+    "clip_grad_norm_": "gradmedic.clip.drop_in",
+    "diagnose": "gradmedic.diagnosis",
+    "open_run": "gradmedic.record",
+    "watch": "gradmedic.monitor",
+}
+_MODULES = ("clip", "stats")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"gradmedic.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'gradmedic' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

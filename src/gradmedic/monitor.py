@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +128,13 @@ class Monitor:
             hands=roster.discovering,
         )
         self._on_device = backend == "torch"
-        self._engine = Engine(rules=settings.rules, limits=settings.limits, lang=settings.lang)
+        self._engine = Engine(
+            rules=settings.rules, limits=settings.limits, lang=settings.lang, strict=settings.strict
+        )
+        self._rule_errors = 0
+        self._sinks: dict[str, Sink] = {}
+        for sink in settings.sinks:
+            self._sinks[unique(f"sink {type(sink).__name__}", self._sinks)] = sink
         self._roster = roster
         self._recorder: _Recording | None = None
         self._backlog: list[PendingFrame] = []
@@ -142,11 +147,14 @@ class Monitor:
         self._began = time.perf_counter()
         self._spent = 0.0
         self._closed = False
-        self._lock = threading.RLock()
+        self._resolving = False
+        self._close_reason: str | None = None
         self.steps_seen = 0
         if not roster.discovering:
             self._open_recorder()
         self._watcher = StepWatcher(roster, optimizers, options, _Output(weakref.ref(self)), self.isolation)
+        # One lock for both: whoever closes and whoever steps in another thread would otherwise wait for each other.
+        self._lock = self._watcher.lock
         if settings.namespace is not None:
             self._watcher.name_optimizers_by(_namer(settings.namespace))
         torch_hooks.attach(self._watcher)
@@ -174,11 +182,17 @@ class Monitor:
             self._closed = True
             torch_hooks.detach(self._watcher)
             self._watcher.keep_alive = None
-            self._end()
-            if self._recorder is not None:
-                self._recorder.close(reason)
-            for sink in self._settings.sinks:
-                self._to_sink(sink, "close")
+            if self._resolving:  # called from a callback: the frames at hand come first
+                self._close_reason = reason
+            else:
+                self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        self._end()
+        if self._recorder is not None:
+            self._recorder.close(reason)
+        for name, sink in self._sinks.items():
+            self._to_sink(name, sink.close)
 
     @part("end")
     def _end(self) -> None:
@@ -208,21 +222,35 @@ class Monitor:
                 synchronisation of their own.
         """
         given = {**scalars} if loss is None else {"loss": loss, **scalars}
-        self._log(given)
+        numbers = {key: self._number(key, value) for key, value in given.items()}
+        self._log({key: number for key, number in numbers.items() if number is not None})
+
+    def _number(self, key: str, value: Any) -> torch.Tensor | float | None:
+        """Return a float, a copy of a tensor on a device (its owner may change it), or None for what is no number."""
+        try:
+            if not isinstance(value, torch.Tensor):
+                return float(value)
+            if value.numel() == 1 and not value.is_complex():
+                return float(value) if value.device.type == "cpu" else value.detach().clone()
+            kind = f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+        except (TypeError, ValueError, RuntimeError):
+            kind = f"{value!r}"[:200]
+        error = InputError(f"log({key}=...): expected a number or a real tensor of one element, got {kind}; reduce it")
+        self.isolation.failed(f"log of {key!r}", error)
+        return None
 
     @part("log")
-    def _log(self, given: dict[str, Any]) -> None:
+    def _log(self, given: dict[str, torch.Tensor | float]) -> None:
         with self._lock:
             if not self._held or self._watcher.under_way:
-                self._logged.update({key: _detached(value) for key, value in given.items()})
+                self._logged.update(given)
                 return
             held = self._held[-1]
             for key, value in given.items():
-                value = _detached(value)
-                if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                if isinstance(value, torch.Tensor):
                     held.logged[key] = value
                 else:
-                    _log_into(held.frame, key, float(value))
+                    _log_into(held.frame, key, value)
 
     def observe(self) -> None:
         """Make the end of a step known in a loop without a torch optimizer; call it once the weights have changed."""
@@ -303,10 +331,10 @@ class Monitor:
         for key, value in self._logged.items():
             if key == "loss":
                 pending.loss = torch.as_tensor(value, dtype=torch.float64)
-            elif isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            elif isinstance(value, torch.Tensor):
                 pending.logged[key] = value
             else:
-                pending.frame.logged = {**pending.frame.logged, key: float(value)}
+                pending.frame.logged = {**pending.frame.logged, key: value}
         self._logged.clear()
 
     def _resolve(self) -> None:
@@ -323,8 +351,15 @@ class Monitor:
             for key, place in entries.items():
                 _log_into(held.frame, key, parcel.number(place))
             held.logged.clear()
-        for each, finish in zip(pending, finishers, strict=True):
-            self._resolved(finish(), each.keep)
+        self._resolving = True
+        try:
+            for each, finish in zip(pending, finishers, strict=True):
+                self._resolved(finish(), each.keep)
+        finally:
+            self._resolving = False
+        if self._close_reason is not None:
+            reason, self._close_reason = self._close_reason, None
+            self._finish(reason)
 
     def _resolved(self, frame: Frame, keep: bool) -> None:
         self._latest = frame
@@ -333,9 +368,10 @@ class Monitor:
             self._schedule.trigger(frame.step)
             self._open_recorder().dump_flight()
         self._judge(frame)
-        self._held.append(_Held(frame, keep))
-        for sink in self._settings.sinks:
-            self._to_sink(sink, "emit", frame)
+        self._held.append(_Held(frame, keep or self._schedule.escalated(frame.step)))
+        for name, sink in self._sinks.items():
+            if name not in self.isolation.off:
+                self._to_sink(name, sink.emit, frame)
 
     @part("origin")
     def _tell_origin(self, frame: Frame) -> None:
@@ -343,12 +379,16 @@ class Monitor:
             return
         facts = self._engine.facts
         order = {} if facts is None else {name: fact.order for name, fact in facts.parameters.items()}
-        self._event({**origin_from_gradients(frame, order), "step": frame.step, "optimizer": frame.optimizer})
+        place = {"step": frame.step, "optimizer": frame.optimizer, "time": frame.time}
+        self._event({**origin_from_gradients(frame, order), **place})
 
     @part("diagnosis")
     def _judge(self, frame: Frame) -> None:
         for finding in self._engine.on_frame(frame):
             self._found(finding)
+        for message in self._engine.errors[self._rule_errors :]:
+            self._open_recorder().event({"kind": "error", "part": "rule", "message": message})
+        self._rule_errors = len(self._engine.errors)
 
     def _found(self, finding: Finding) -> None:
         recorder = self._open_recorder()
@@ -361,20 +401,18 @@ class Monitor:
         if finding.code == "GM412":
             _say(str(finding.message))
         self._call_back(finding)
-        for sink in self._settings.sinks:
-            self._to_sink(sink, "emit_finding", finding)
+        for name, sink in self._sinks.items():
+            if name not in self.isolation.off:
+                self._to_sink(name, sink.emit_finding, finding)
 
     @part("on_finding")
     def _call_back(self, finding: Finding) -> None:
         if self._settings.on_finding is not None:
             self._settings.on_finding(finding)
 
-    def _to_sink(self, sink: Sink, method: str, *args: Any) -> None:
-        name = f"sink {type(sink).__name__}"
-        if name in self.isolation.off:
-            return
+    def _to_sink(self, name: str, method: Callable[..., None], *args: Any) -> None:
         try:
-            getattr(sink, method)(*args)
+            method(*args)
         except Exception as error:
             self.isolation.failed(name, error)
 
@@ -435,6 +473,11 @@ class _Output:
         monitor = self._monitor()
         if monitor is not None:
             monitor._pending(frame)
+
+    def gone(self) -> None:
+        monitor = self._monitor()
+        if monitor is not None:
+            monitor.close("the watched model is gone")
 
 
 def watch(
@@ -506,16 +549,15 @@ def watch(
     check_trainable(roster)
     optimizers = check_optimizers(optimizer, roster)
     check_limits(limits, roster.models, roster)
-    for each in roster.models.values():
-        earlier = _attached.get(unwrap(each))
-        if earlier is not None and (former := earlier()) is not None:
-            former.close("attached anew")
     monitor = Monitor(
         roster,
         optimizers,
         Settings(record, every, transform, limits, sinks, rules, budget, on_finding, backend, strict),
     )
     for each in roster.models.values():
+        earlier = _attached.get(unwrap(each))
+        if earlier is not None and (former := earlier()) is not None:
+            former.close("attached anew")
         _attached[unwrap(each)] = weakref.ref(monitor)
     return monitor
 
@@ -593,16 +635,13 @@ def _close_all() -> None:
 
 def _renew_locks() -> None:
     for monitor in list(_alive):
-        monitor._lock = threading.RLock()
-        monitor._watcher.renew_lock()
+        monitor._lock = monitor._watcher.renew_lock()
+        # What the parent had not handed on yet is the parent's.
+        monitor._held, monitor._backlog = [], []
 
 
 def _namer(namespace: Callable[[], Mapping[str, Any]]) -> Callable[[Any, Sequence[str]], str]:
     return lambda optimizer, taken: unique(variable_name(optimizer, namespace()) or "optimizer", taken)
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _log_into(frame: Frame, key: str, value: float | None) -> None:

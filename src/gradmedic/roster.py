@@ -58,9 +58,19 @@ class Roster:
         known = [*self._by_id.values(), *self._bare.values()]
         return [entry for entry in known if entry.reference() is not None]
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of what was to be watched."""
+        return not self.discovering and not self.models and not self.parameters
+
     def refresh(self) -> None:
         """Name all parameters anew; call when a parameter came, went or was replaced."""
-        self._by_id = name_parameters(self.models)
+        found = name_parameters(self.models)
+        if len(self.models) < len(self._models):
+            # A container that was made only to be watched is gone, and its parts live on: their names stay.
+            alive = {key: entry for key, entry in self._by_id.items() if entry.reference() is not None}
+            found = {**alive, **found}
+        self._by_id = found
         self._foreign.clear()
 
     def lookup(self, parameter: torch.Tensor) -> NamedParameter | None:

@@ -44,5 +44,9 @@ class Escalation:
         """Record in full from `step` on, for the set number of steps."""
         self._until = max(self._until, step + self._steps)
 
+    def escalated(self, step: int) -> bool:
+        """Whether trouble at or before `step` has asked for it, whatever the schedule says."""
+        return step <= self._until
+
     def __call__(self, step: int) -> bool:
-        return step <= self._until or bool(self._schedule(step))
+        return self.escalated(step) or bool(self._schedule(step))

@@ -4,7 +4,7 @@ They are process-wide, installed when the first listener comes and removed when 
 parameter, an optimizer or (apart from the short-lived probes of `module_hooks`) a module, so copies, pickles and
 exports of a watched model carry nothing of ours. What happens in a training step, and what a listener hears::
 
-    scaler.scale(loss)            scaled(scaler, outputs)
+    scaler.scale(loss)            scaled(scaler, outputs, given)
     loss.backward()               before_backward(roots, gradients)   outermost calls only
                                   after_backward(finished)
     scaler.unscale_(optimizer)    after_unscale(scaler, optimizer)    explicit, or inside scaler.step
@@ -69,8 +69,8 @@ class Listener:
     def after_clip(self, call: ClipCall) -> None:
         """A torch clip function has changed gradients."""
 
-    def scaled(self, scaler: Any, outputs: Any) -> None:
-        """A GradScaler has multiplied outputs by its scale."""
+    def scaled(self, scaler: Any, outputs: Any, given: Any) -> None:
+        """A GradScaler has multiplied what it was given by its scale."""
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler has divided an optimizer's gradients by its scale."""
@@ -156,8 +156,10 @@ def _tell(method: str, *args: Any) -> None:
 
 def _install() -> None:
     _removers.append(_patch(torch.autograd, "backward", _wrap_backward))
-    pre = _optimizer.register_optimizer_step_pre_hook(_on_before_step)
-    post = _optimizer.register_optimizer_step_post_hook(_on_after_step)
+    # A compiled `optimizer.step` would trace these hooks away; torch itself breaks its graph there, so a call between
+    # two graphs costs nothing more and lets the step be seen.
+    pre = _optimizer.register_optimizer_step_pre_hook(_outside_graphs(_on_before_step))
+    post = _optimizer.register_optimizer_step_post_hook(_outside_graphs(_on_after_step))
     _removers.extend([pre.remove, post.remove])
     scaler = torch.amp.grad_scaler.GradScaler
     _removers.append(_patch(scaler, "scale", _wrap_scale))
@@ -165,6 +167,11 @@ def _install() -> None:
     _removers.append(_patch(scaler, "step", _wrap_scaler_step))
     _removers.append(_patch_inner(_clip_grad, "_clip_grads_with_norm_", _wrap_clip_norm))
     _removers.append(_patch_inner(_clip_grad, "clip_grad_value_", _wrap_clip_value))
+
+
+def _outside_graphs(hook: Callable[..., Any]) -> Callable[..., Any]:
+    disabled: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return disabled
 
 
 def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
@@ -249,7 +256,7 @@ def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale(self: Any, outputs: Any) -> Any:
         result = original(self, outputs)
         if _listeners and self.is_enabled() and not passive():
-            _tell("scaled", self, result)
+            _tell("scaled", self, result, outputs)
         return result
 
     return scale

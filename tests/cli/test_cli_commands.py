@@ -40,7 +40,7 @@ def test_version(capsys):
         (["run", "--record", "a", "--no-record", "x.py"], "not allowed with"),
         (["run", "--limit", "x", "script.py"], "--limit expects"),
         (["run", "--clip", "nrom(1)", "script.py"], "there are: norm"),
-        (["run", "--clip", "norm(-1)", "script.py"], "max_norm"),
+        (["run", "--clip", "norm(-1)", "script.py"], "norm: threshold"),
         (["run", "--guard", "script.py"], "--guard"),
         (["run", "--modules", "a.*", "script.py"], "--modules"),
         (["run", "--record", "script.py", "script.py"], "is a file"),

@@ -94,6 +94,7 @@ NAMES = {"norm": Made, "chain": Made, "layers": Made, "percentile": lambda *args
 
 def test_transforms_are_made_from_literals_and_calls():
     assert parse_transform("1.5", NAMES).args == (1.5,)
+    assert parse_transform("-2", NAMES).args == (-2,)
     assert parse_transform(" norm(2, per='tensor') ", NAMES).kwargs == {"per": "tensor"}
     assert parse_transform("gm.clip.norm(percentile(95, 100))", NAMES).args == (("percentile", (95, 100)),)
     assert parse_transform("norm(-1e-3)", NAMES).args == (-1e-3,)
@@ -155,7 +156,7 @@ def test_environment_of_children_is_restored():
             == [CHILD_FOLDER, *before.get("PYTHONPATH", "").split(":")][: len(before) * 2 + 1]
         )
         child = RunOptions.from_json(env[OPTIONS_VARIABLE])
-        assert (child.record, child.join, child.quiet) == ("/y", True, True)
+        assert (child.record, child.quiet) == ("/y", True)
         leave_children(env)
         assert env == before
     env = {}

@@ -16,7 +16,7 @@ CE = nn.functional.cross_entropy
 
 
 @pytest.fixture(autouse=True)
-def _seed():
+def _one_thread_and_seed():
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -15,10 +15,6 @@ from gradmedic.diagnosis import diagnose
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("lr", [1.0, 10.0, 100.0])

@@ -20,6 +20,7 @@ from gradmedic.diagnosis import diagnose
 from gradmedic.diagnosis.rules import RULES
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts
+from gradmedic.report.paragraph import wrap
 from gradmedic.report.text import explain, render_checkup, render_findings
 
 
@@ -133,3 +134,20 @@ def test_index_of_the_documentation_is_generated():
     for line in explain(None).splitlines()[2:]:
         code = line.split(" | ")[0].strip("| ")
         assert line.replace(f"| {code} |", f"| [{code}](../src/gradmedic/diagnosis/pages/{code}.en.md) |") in page
+
+
+@pytest.mark.parametrize("width", [12, 30, 80])
+def test_chinese_breaks_anywhere_but_before_closing_signs(width):
+    text = (
+        "直到 a.weight 为止的 2 个张量参与了前向计算，却没有梯度；而从 b 开始都有梯度（见下）：计算图就断在两者之间。"
+        * 2
+    )
+    shown = list(wrap(text, width))
+    assert "".join(shown).replace(" ", "") == text.replace(" ", "")
+    assert all(cell_len(line) <= width for line in shown)
+    assert not any(line[0] in "，。；：、）" for line in shown)
+    assert all(cell_len(line) > width - 14 for line in shown[:-1])  # no line ends long before it must
+
+
+def test_words_are_kept_whole():
+    assert list(wrap("Lower the learning rate: try 3.", 12)) == ["Lower the", "learning", "rate: try 3."]

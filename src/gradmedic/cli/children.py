@@ -19,14 +19,14 @@ CHILD_FOLDER = str(Path(__file__).resolve().parent / "child")
 
 
 def reach_children(options: RunOptions, environment: MutableMapping[str, str]) -> None:
-    """Have the processes that are started with this environment watched; they join the run folder.
+    """Have the processes that are started with this environment watched; they write into the same folder.
 
     A run that is kept in memory has no folder to join: its children are left alone.
     """
     leave_children(environment)
     if options.record is None:
         return
-    environment[OPTIONS_VARIABLE] = replace(options, join=True, quiet=True, fail_on=None).to_json()
+    environment[OPTIONS_VARIABLE] = replace(options, quiet=True, fail_on=None).to_json()
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = CHILD_FOLDER + (os.pathsep + path if path else "")
 

@@ -20,7 +20,7 @@ class ExplainCommand:
 
     def run(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         """Print the explanation, or the table of codes."""
-        from gradmedic.report import text
+        from gradmedic.report.explain import explain
 
-        print(text.explain(args.code.upper() if args.code else None, args.lang).rstrip("\n"))
+        print(explain(args.code, args.lang).rstrip("\n"))
         return FINE

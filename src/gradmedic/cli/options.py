@@ -15,7 +15,6 @@ class RunOptions:
 
     Attributes:
         record: absolute path of the run folder; None keeps the run in memory.
-        join: whether the folder may already hold records of other processes of the same run.
         every: which steps get the full per-tensor table.
         steps: end after so many optimizer steps; None: never.
         modules: patterns of modules to probe; "auto", or None for none.
@@ -29,7 +28,6 @@ class RunOptions:
     """
 
     record: str | None = None
-    join: bool = False
     every: int = 1
     steps: int | None = None
     modules: str | list[str] | None = "auto"

@@ -171,7 +171,6 @@ def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
         record = default_folder(target.name, os.environ)
     return RunOptions(
         record=None if record is None else str(record.absolute()),
-        join=rank != 0,
         every=args.every,
         steps=args.steps,
         modules=parse_modules(args.modules),

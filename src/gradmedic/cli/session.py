@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,8 @@ class Session:
 
     def start(self) -> None:
         """Start to watch; called just before the first optimizer or backward call of this process."""
-        options = replace(self.options, join=True) if self.is_copy else self.options
         try:
-            self.monitor = _watch(options, self.transform)
+            self.monitor = _watch(self.options, self.transform)
         except Exception as error:
             self.failure = error
             if not self.is_child:
@@ -147,6 +145,8 @@ def examine(folder: str | Path, lang: str, limits: Any = None) -> tuple[Any, Fin
     from gradmedic.record import open_run
 
     run = open_run(folder)
+    if run.problems and not run.steps.num_rows:
+        raise InputError(f"{folder} holds no readable run: {run.problems[0]}")
     return run, list(diagnose(run, lang=lang, limits=limits))
 
 
@@ -181,6 +181,7 @@ def _watch(options: RunOptions, transform: Any) -> Any:
         budget=options.budget,
         lang=options.lang,
         namespace=script_globals,
-        join=options.join,
+        # The folder was claimed before the script began; whatever is in it now was written by processes of this run.
+        join=True,
         lazy=True,
     )

@@ -16,6 +16,10 @@ from gradmedic.errors import InputError
 Names = Mapping[str, Callable[..., Any]]
 
 
+class _Refused(InputError):
+    """A transform has refused its arguments: its own words say more than a list of names."""
+
+
 def parse_transform(spec: str, names: Names | None = None) -> Any:
     """Return the transform that a specification describes.
 
@@ -36,16 +40,15 @@ def parse_transform(spec: str, names: Names | None = None) -> Any:
         body = ast.parse(spec.strip(), mode="eval").body
         value = _value(body, known)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = known["norm"](float(value))
+            value = _call(ast.Call(ast.Name("norm"), [body], []), known)
         if not (hasattr(value, "init") and hasattr(value, "update")):
             raise InputError("expected a number or a call that makes a transform, such as norm(1.0)")
     except SyntaxError as error:
         raise InputError(f'--clip "{spec}": {error.msg}; {_listing(known)}') from None
-    except (InputError, TypeError, ValueError) as error:
-        text = str(error)
-        raise InputError(
-            f'--clip "{spec}": {text}' + ("" if "there are:" in text else f"; {_listing(known)}")
-        ) from None
+    except _Refused as error:
+        raise InputError(f'--clip "{spec}": {error}') from None
+    except InputError as error:
+        raise InputError(f'--clip "{spec}": {error}; {_listing(known)}') from None
     return value
 
 
@@ -92,12 +95,15 @@ def _value(node: ast.expr, names: Names) -> Any:
 def _call(node: ast.Call, names: Names) -> Any:
     name = _name(node.func)
     if name not in names:
-        raise InputError(f"there is no transform {name!r}; {_listing(names)}")
+        raise InputError(f"there is no transform {name!r}")
     if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
         raise InputError("arguments are written out in full, without * or **")
     positional = [_value(argument, names) for argument in node.args]
     keywords = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg is not None}
-    return names[name](*positional, **keywords)
+    try:
+        return names[name](*positional, **keywords)
+    except (TypeError, ValueError) as error:
+        raise _Refused(f"{name}: {error}") from None
 
 
 def _name(node: ast.expr) -> str:

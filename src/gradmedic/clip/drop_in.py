@@ -57,7 +57,8 @@ def clip_grad_norm_(
     chosen = _unique(parameters)
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     if not gradients:
-        return torch.zeros((), device=chosen[0].device if chosen else None)
+        with announce_clip(ClipCall("gradmedic", chosen, max_norm=limit)):  # a clip in the wrong place may find none
+            return torch.zeros((), device=chosen[0].device if chosen else None)
     table = gradient_stats(gradients)
     total = _p_norm(gradients, power, table.norm, table.max_abs)
     nonfinite = table.nonfinite()

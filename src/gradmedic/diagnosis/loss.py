@@ -15,6 +15,7 @@ FALL = 0.02
 #: the prior of its labels gets there (20 sigmoid layers on digits: from 2.3-2.7 to ln 10 = 2.303 within 10 steps).
 STALL = 0.15
 _EMA = 0.1
+_NOISE = 0.02
 _BEST_AFTER = 5
 _RECENT = 20
 _LEVEL = 3
@@ -54,7 +55,6 @@ class LossTracker:
 
     __slots__ = (
         "_best",
-        "_deviation",
         "_early",
         "_ema",
         "_last",
@@ -62,6 +62,7 @@ class LossTracker:
         "_noise",
         "_recent",
         "_since",
+        "_summary",
         "_weight",
         "count",
     )
@@ -73,15 +74,17 @@ class LossTracker:
         #: Median of the last 20 losses when 20, 40, 80, … were known.
         self._marks: list[float] = []
         self._ema = self._weight = 0.0
-        self._deviation = self._noise = 0.0
+        self._noise = 0.0
         self._best = math.nan
         self._last: float | None = None
+        self._summary: LossSummary | None = None
         self._since: dict[str, int | None] = {"nonfinite": None, "diverged": None}
 
     def update(self, loss: float | None, step: int) -> None:
         """Take the loss of one step; None (not seen) is left out."""
         if loss is None:
             return
+        self._summary = None
         self._last = loss
         if not math.isfinite(loss):
             if self._since["nonfinite"] is None:
@@ -93,14 +96,13 @@ class LossTracker:
         self._recent.append(loss)
         if self.count == _RECENT << len(self._marks):
             self._marks.append(median(self._recent))
-        before = self._ema / self._weight if self._weight else loss
-        self._deviation += _EMA * (abs(loss - before) - self._deviation)
+        self._measure_noise(loss)
         self._ema = (1 - _EMA) * self._ema + _EMA * loss
         self._weight = (1 - _EMA) * self._weight + _EMA
         smooth = self._ema / self._weight
         # The first few losses are noise: a lucky first batch must not become the best that all others are held to.
         if self.count >= _BEST_AFTER and not smooth >= self._best:
-            self._best, self._noise = smooth, self._deviation
+            self._best = smooth
         if self._since["diverged"] is None and self.diverged:
             self._since["diverged"] = step
 
@@ -118,15 +120,31 @@ class LossTracker:
         """
         if self.count < 2:
             return False
-        recent = list(self._recent)[-_LEVEL:]
-        level = median(recent)
+        level = median(self._recent[at] for at in range(-min(_LEVEL, self.count), 0))
         first = self.first
         if self.count < 10:
             return level > first + 10 * abs(first)
-        return level > self._best + max(abs(self._best), abs(first - self._best)) + 3 * self._noise
+        return level > self._best + max(abs(self._best), abs(first - self._best)) + 5 * self._noise
+
+    def _measure_noise(self, loss: float) -> None:
+        """Follow the mean distance from the smoothed loss.
+
+        After the first ten losses a single one counts for at most three times what is known, so that a loss on its way
+        out raises its own bar by no more than 4 % a step.
+        """
+        distance = abs(loss - self._ema / self._weight) if self._weight else 0.0
+        if self.count <= 10:
+            self._noise += (distance - self._noise) / self.count
+        else:
+            self._noise += _NOISE * (min(distance, 3 * self._noise) - self._noise)
 
     def summary(self) -> LossSummary:
         """Return the loss so far."""
+        if self._summary is None:
+            self._summary = self._summarize()
+        return self._summary
+
+    def _summarize(self) -> LossSummary:
         if not self.count:
             return LossSummary(last=self._last, nonfinite_step=self._since["nonfinite"])
         first, recent = self.first, median(self._recent)

@@ -35,6 +35,10 @@ class ClipWatch:
         self._unscaled = weakref.WeakSet()
         self._last_notes = None
 
+    def dropped(self) -> None:
+        """The gradients were erased without a step."""
+        self._last_notes = None
+
     def unscaled(self, optimizer: Any) -> None:
         """A scaler has unscaled an optimizer's gradients."""
         self._unscaled.add(optimizer)
@@ -52,7 +56,7 @@ class ClipWatch:
     def classify(self, call: ClipCall, owner: OptimizerProbe | None, losses: LossMeter) -> dict[str, Any] | None:
         """Return the event to record for a clip call, if it is one of the first of its kind."""
         if not self.effective(owner):
-            placement = "after_step" if self._backward_seen else "before_backward"
+            placement = self._out_of_place(call.api)
         elif self.still_scaled(owner, losses):
             placement = "before_unscale"
         else:
@@ -60,6 +64,12 @@ class ClipWatch:
         limit = call.max_norm if call.max_norm is not None else call.clip_value
         self._last_notes = (call.api, owner.name if owner else "", limit)
         return self._event(placement, *self._last_notes)
+
+    def _out_of_place(self, api: str) -> str:
+        # A clip at the head of the loop comes after a step as well, from the second round on: its first call tells.
+        if not self._backward_seen or ("before_backward", api) in self._reported:
+            return "before_backward"
+        return "after_step"
 
     def overtaken(self) -> dict[str, Any] | None:
         """A backward pass began although clipped gradients had not been used by a step."""

@@ -194,6 +194,11 @@ class OptimizerProbe:
         """Whether a step has begun and not finished."""
         return self._open is not None
 
+    def has_gradients(self) -> bool:
+        """Whether any of the optimizer's tensors has a gradient now."""
+        held = (reference() for reference in self._holders)
+        return any(parameter is not None and parameter.grad is not None for parameter in held)
+
     def owns(self, keys: set[int]) -> bool:
         """Whether the optimizer has any of the tensors with these ids."""
         return any(key in keys for key, _ in self._key)

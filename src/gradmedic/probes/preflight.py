@@ -34,12 +34,15 @@ class Preflight:
 
     Args:
         roster: the watched models.
+        failed: is told of a fault inside a module hook, which must not reach the host's forward pass.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, failed: Callable[[str, Exception], None]) -> None:
         self.facts = Facts()
         self.over = False
         self._roster = roster
+        self._failed = failed
+        self._inputs_off = False
         self._removers: list[Callable[[], None]] = []
         self._looked_at: set[str] = set()
         self._hooked_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -58,12 +61,15 @@ class Preflight:
                 self._removers.append(hook_inputs(model, self._on_input))
 
     def _on_input(self, _module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        if self.over or len(self._samples) >= _MAX_INPUTS or torch._C._get_tracing_state() is not None:
+        full = self._inputs_off or len(self._samples) >= _MAX_INPUTS
+        if self.over or full or torch._C._get_tracing_state() is not None:
             return
         try:
             self._samples.extend(sample_inputs(args, kwargs, self._step))
-        except Exception:  # inputs of any kind may come; a hook must never raise into the host's forward pass
+        except Exception as error:  # inputs of any kind may come
+            self._inputs_off = True
             self._samples.clear()
+            self._failed("inputs", error)
 
     def on_backward(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Walk the graph that is about to be used; returns the leaves that it reaches."""

@@ -131,7 +131,8 @@ class CoordinateSampler:
         # next neighbour's first value: leave those out.
         sums = torch.zeros(len(self._strides), dtype=torch.float64)
         if self._starts.size:
-            sums.numpy()[self._filled] = np.add.reduceat(values.numpy(), self._starts)
+            with np.errstate(all="ignore"):  # infinities of both signs add up to NaN, which is what is meant
+                sums.numpy()[self._filled] = np.add.reduceat(values.numpy(), self._starts)
         return sums
 
 

@@ -49,6 +49,9 @@ class Output(Protocol):
     def pending(self, frame: PendingFrame) -> None:
         """A step was made."""
 
+    def gone(self) -> None:
+        """Nothing is left of what was to be watched."""
+
 
 @dataclass(slots=True)
 class WatchOptions:
@@ -93,10 +96,10 @@ class StepWatcher(Listener):
         self.isolation = isolation
         self.roster = roster
         self.options = options
-        self.preflight = Preflight(roster)
+        self.preflight = Preflight(roster, isolation.failed)
         self._output = output
         self.keep_alive: object = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._explicit = optimizers is not None
         self._reader = GradientReader(options.backend)
         self._losses = LossMeter()
@@ -108,6 +111,7 @@ class StepWatcher(Listener):
         self._in_backward: list[PendingFrame] = []
         self._in_backward_count = ClipCount()
         self._in_backward_steps = 0
+        self._left_gradients = False
         self._resumed: dict[str, dict[str, Any]] = {}
         self._observed = ObservedModels(weakref.ref(roster))
         self._last_facts: dict[str, Any] = {}
@@ -115,6 +119,7 @@ class StepWatcher(Listener):
         self._origin: Origin | None = None
         self._origin_sought = False
         self._shared: tuple[torch.Tensor | None, torch.Tensor | None, int] = (None, None, 0)
+        self._sharers: set[str] = set()
         self._hands = HandUpdates(roster, self._reader, options.backend) if options.hands else None
         self._name_optimizer: Callable[[Any, Sequence[str]], str] = _default_name
         for name, optimizer in (optimizers or {}).items():
@@ -143,17 +148,30 @@ class StepWatcher(Listener):
 
     @part("before_backward")
     def before_backward(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-        with self._lock:
+        with self.lock:
+            if self.roster.gone:
+                self._output.gone()
+                return
             for probe in self.probes:
                 probe.freshness.before_backward()
+            self._notice_erased_gradients()
             if self._reader.waiting:
                 self._note_clip_before_more_backward()
             leaves = self._look_at_graph(roots)
             self._finish_by_hand(roots, leaves)
             if self._losses.count == 0:
                 self._shared = (None, None, 0)
-            self._add_loss(roots, gradients)
             self._look_for_origin(roots)
+            self._add_loss(roots, gradients)
+
+    def _notice_erased_gradients(self) -> None:
+        """Gradients that were there and are gone without a step (a bad batch, left out) belong to no step."""
+        if not self._left_gradients or any(probe.has_gradients() for probe in self.probes):
+            return
+        self._left_gradients = False
+        self._losses.drop()
+        self._reader.forget()
+        self._clips.dropped()
 
     @part("loss")
     def _add_loss(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
@@ -168,17 +186,23 @@ class StepWatcher(Listener):
         # Reading a value on a device would wait for it; there the origin is told from the gradients, later.
         if self._origin_sought or self.options.backend == "torch" or any(r.device.type != "cpu" for r in roots):
             return
-        if all(bool(torch.isfinite(root.detach()).all()) for root in roots):
+        lost = [root for root in roots if not bool(torch.isfinite(root.detach()).all())]
+        if all(self._losses.overflowed(root) for root in lost):
             return
         self._origin_sought = True
         self._origin = find_forward_origin(roots, self.roster.name_of)
 
     @part("after_backward")
     def after_backward(self, finished: bool) -> None:
-        with self._lock:
+        with self.lock:
+            stepped_inside = {pending.frame.optimizer for pending in self._in_backward}
             for probe in self.probes:
-                probe.freshness.after_backward()
+                if probe.name not in stepped_inside:  # what is left of its gradients has been used
+                    probe.freshness.after_backward()
             self._clips.after_backward()
+            self._left_gradients = any(probe.has_gradients() for probe in self.probes)
+            if not finished:
+                self._losses.take_back()
             if self._in_backward:
                 self._finish_in_backward()
             elif finished and self._hands is not None and not self._probes:
@@ -188,7 +212,7 @@ class StepWatcher(Listener):
 
     @part("before_step")
     def before_step(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> StepArguments | None:
-        with self._lock:
+        with self.lock:
             nested = self._stack.begin(optimizer)
             self._scaler_waits.pop(id(optimizer), None)
             probe = self._probe_for(optimizer)
@@ -216,18 +240,18 @@ class StepWatcher(Listener):
 
     @part("closure")
     def _before_evaluation(self) -> None:
-        with self._lock:
+        with self.lock:
             self._losses.restart()
 
     @part("closure")
     def _after_evaluation(self, probe: OptimizerProbe) -> None:
-        with self._lock:
+        with self.lock:
             self._evaluations[id(probe)] = self._evaluations.get(id(probe), 0) + 1
             self._treat(probe, probe.read_again())
 
     @part("after_step")
     def after_step(self, optimizer: Any) -> None:
-        with self._lock:
+        with self.lock:
             outermost = self._stack.end(optimizer)
             probe = self._probes.get(id(optimizer))
             if not outermost or probe is None:
@@ -249,23 +273,29 @@ class StepWatcher(Listener):
         self._publish(pending, step)
 
     def _give_loss(self, pending: PendingFrame, evaluations: int | None) -> None:
-        # Optimizers that share one backward pass (AdamW beside Muon) share its loss.
+        # Optimizers that share one backward pass (AdamW beside Muon) share its loss; each has it for one step.
         if self._losses.count:
             self._shared = (self._losses.loss, self._losses.scale, self._losses.count)
+            self._sharers.clear()
+        elif pending.frame.optimizer in self._sharers:
+            self._shared = (None, None, 0)
+        self._sharers.add(pending.frame.optimizer)
         pending.loss, pending.loss_scale, count = self._shared
         pending.frame.micro_batches = evaluations if evaluations is not None else count
         self._losses.restart()
 
     def _publish(self, pending: PendingFrame, step: int) -> None:
         if self._origin is not None:
-            event = {**self._origin.to_event(), "step": step, "optimizer": pending.frame.optimizer}
+            # With the frame's own time, so that a later reading of the record finds it before the frame.
+            place = {"step": step, "optimizer": pending.frame.optimizer, "time": pending.frame.time}
+            event = {**self._origin.to_event(), **place}
             self._origin = None
             self._output.event(event)
-        self._update_facts(step, pending.keep)
+        self._update_facts(step, pending.frame.time, pending.keep)
         self._output.pending(pending)
 
     @part("facts")
-    def _update_facts(self, step: int, may_wait: bool) -> None:
+    def _update_facts(self, step: int, time: float, may_wait: bool) -> None:
         if self.preflight.over and step % _MEMBERSHIP_EVERY != 0:
             return
         if not self.preflight.over:
@@ -276,7 +306,7 @@ class StepWatcher(Listener):
         facts = self.collect_facts(may_wait=may_wait).to_json()
         if facts != self._last_facts:
             self._last_facts = facts
-            self._output.event({"kind": "facts", "step": step, "facts": facts})
+            self._output.event({"kind": "facts", "step": step, "time": time, "facts": facts})
 
     def collect_facts(self, *, may_wait: bool = True) -> Facts:
         """Return what is known of the run now."""
@@ -337,7 +367,7 @@ class StepWatcher(Listener):
 
     @part("before_clip")
     def before_clip(self, call: ClipCall) -> None:
-        with self._lock:
+        with self.lock:
             watched = self._watched(call.parameters)
             if not watched:
                 return
@@ -361,7 +391,7 @@ class StepWatcher(Listener):
 
     @part("after_clip")
     def after_clip(self, call: ClipCall) -> None:
-        with self._lock:
+        with self.lock:
             self._reader.after_clip(call)
 
     def _note_clip_before_more_backward(self) -> None:
@@ -371,24 +401,24 @@ class StepWatcher(Listener):
         self._reader.forget()
 
     @part("scaled")
-    def scaled(self, scaler: Any, outputs: Any) -> None:
-        with self._lock:
-            self._losses.scaled(scaler, outputs)
+    def scaled(self, scaler: Any, outputs: Any, given: Any) -> None:
+        with self.lock:
+            self._losses.scaled(scaler, outputs, given)
 
     @part("after_unscale")
     def after_unscale(self, scaler: Any, optimizer: Any) -> None:
-        with self._lock:
+        with self.lock:
             self._clips.unscaled(optimizer)
             self._reader.touched([p for group in optimizer.param_groups for p in group["params"]])
 
     @part("before_scaler_step")
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
-        with self._lock:
+        with self.lock:
             self._scaler_waits[id(optimizer)] = True
 
     @part("after_scaler_step")
     def after_scaler_step(self, scaler: Any, optimizer: Any, finished: bool) -> None:
-        with self._lock:
+        with self.lock:
             withheld = self._scaler_waits.pop(id(optimizer), False)
             if not withheld or not finished:
                 return
@@ -424,7 +454,7 @@ class StepWatcher(Listener):
     @part("observe")
     def observe(self) -> None:
         """Take the state as it is for a step: for loops without a torch optimizer."""
-        with self._lock:
+        with self.lock:
             holder = self._observed
             if id(holder) not in self._probes:
                 self._probes[id(holder)] = self._make_probe(holder, "observe")
@@ -435,7 +465,7 @@ class StepWatcher(Listener):
 
     def stop(self) -> None:
         """Finish what is open; called once, after the hooks are gone."""
-        with self._lock:
+        with self.lock:
             self._finish_by_hand()
         self.preflight.end(close=True)
 
@@ -444,9 +474,10 @@ class StepWatcher(Listener):
         """Whether a backward pass has run since the last step of any optimizer."""
         return self._losses.count > 0
 
-    def renew_lock(self) -> None:
+    def renew_lock(self) -> threading.RLock:
         """Forget a lock that another thread of the parent process may have held when this one was forked."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        return self.lock
 
     def state_dict(self) -> dict[str, Any]:
         """Return step counters, clip counts and the transform's state, by optimizer name."""

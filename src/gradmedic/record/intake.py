@@ -119,9 +119,14 @@ class Intake:
                     held.written = self._offer(held.frame, held.ordinal)
 
     def protect(self, step: int) -> None:
-        """Guard the surroundings of a step in all streams."""
-        for thinning in self._thinning.values():
-            thinning.protect(step)
+        """Guard the surroundings of a step in all streams; held tables of them that were thinned out are written."""
+        with self.lock:
+            self.added += 1
+            for thinning in self._thinning.values():
+                thinning.protect(step)
+            for held in self._flight:
+                if held.ordinal >= 0 and not held.written and self._thinning["tensors"].guarded(held.frame.step):
+                    held.written = self._offer(held.frame, held.ordinal)
 
     def take(self) -> tuple[Pending, int]:
         """Return all that waits, and the count of everything that was handed in until now."""

@@ -115,11 +115,13 @@ class _Recorder:
             writer.fail(1, error)
 
     def protect(self, step: int) -> None:
-        """Never thin what lies within 50 steps of `step`."""
+        """Never thin what lies within 50 steps of `step`, for as long as half the budget is left to others."""
+        writer = self._writer
         try:
-            self._writer.intake.protect(int(step))
+            writer.intake.protect(int(step))
+            writer.wake()
         except Exception as error:
-            self._writer.fail(0, error)
+            writer.fail(0, error)
 
     def flush(self, timeout: float | None = 10.0) -> bool:
         """Write all that was put so far; return whether that was done within `timeout` seconds (None: no limit)."""

@@ -18,6 +18,7 @@ from gradmedic.diagnosis.engine import in_language
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.errors import InputError
 from gradmedic.report.explain import explain as explain
+from gradmedic.report.paragraph import Paragraph
 from gradmedic.report.run_summary import RunSummary, summarize
 from gradmedic.report.text_words import WORDS
 
@@ -59,7 +60,7 @@ def render_checkup(
     plain = Console(file=io.StringIO(), width=width or 80, color_system=None, force_terminal=False)
     with plain.capture() as captured:
         plain.print(screen)
-    return captured.get()
+    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
 def render_findings(findings: Sequence[Finding], format: str = "text", run: Any = None, lang: str = "en") -> str:
@@ -161,15 +162,14 @@ def _entry(finding: Finding, lang: str) -> Iterator[RenderableType]:
     if finding.where:
         heading.append(f"  {words['at']} {wording.names(finding.where, lang)}", style="dim")
     yield heading
-    yield Padding(Text(finding.message), (0, 0, 0, 2))
+    yield Padding(Paragraph(finding.message), (0, 0, 0, 2))
     if finding.remedies:
         remedy = finding.remedies[0]
-        yield Padding(
-            Text.assemble((f"{words['remedy']}: ", "bold"), remedy.text, _action(remedy.action)), (0, 0, 0, 2)
-        )
+        body = remedy.text + _action(remedy.action)
+        yield Padding(Paragraph(body, label=f"{words['remedy']}: "), (0, 0, 0, 2))
     if finding.folded:
         folded = words["folded"].format(n=len(finding.folded), codes=_codes(finding.folded))
-        yield Padding(Text(folded, style="dim"), (0, 0, 0, 2))
+        yield Padding(Paragraph(folded, style="dim"), (0, 0, 0, 2))
 
 
 def _markdown(findings: Sequence[Finding], lang: str) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _next_command(run: Any, findings: Sequence[Finding]) -> str | None:
     if findings:
         return f"gradmedic explain {findings[0].code}"
     path = getattr(run, "path", None)
-    return None if path is None else f"gradmedic report {path}"
+    return None if path is None else f"gradmedic diagnose {path}"
 
 
 def _codes(findings: Sequence[Finding]) -> str:

@@ -1,8 +1,8 @@
 /* Statistics of many dense CPU tensors in one pass over memory, on threads of its own, without the GIL.
  *
  * Python's limited API (3.10) and raw addresses only: one binary serves every later Python and every torch. The work is
- * cut at boundaries that depend on the sizes alone, and partial results are joined in order, so that the result does not
- * depend on the number of threads nor on their timing.
+ * cut at boundaries that depend on the sizes alone, and partial results are joined in order, so that the result depends
+ * neither on the number of threads nor on their timing.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,63 +1,75 @@
-/* Statistics of one block of at most BLOCK finite-range reals, for REAL = float or double.
+/* Statistics of one block of at most BLOCK reals, for REAL = float or double.
  *
- * Included twice by _native.c with REAL, BITS (unsigned integer of the same size), SIGNED, ABS_MASK, INF_BITS,
- * MANTISSA_BITS, FIRST_BIN (exponent field of bin 0), SAFE_LOW, SAFE_HIGH and NAME(x) defined. Sums are taken of d = x - shift, where the shift is the mean of the first LEAD elements. With K the
- * shift and m = LEAD, the scatter within the block is at least m (K - mean)^2, so sum d^2 exceeds the true scatter by a
- * factor of 1 + n/m at most: the subtraction below loses at most four bits, whatever the data. (Shifting by a single
- * element has no such bound, and summing x^2 alone loses everything when |mean| >> std.) The sum of |x| is shifted in
- * the same way, for the rounding error of a sum grows with its size.
+ * Included twice by _native_kernel.h with REAL, BITS (unsigned integer of the same size), SIGNED, ABS_MASK, INF_BITS,
+ * MANTISSA_BITS, FIRST_BIN (exponent field of bin 0), SAFE_LOW, SAFE_HIGH and NAME(x) defined.
+ *
+ * Sums are taken of d = x - shift, with the mean of the first LEAD elements for a shift: summing x^2 loses everything
+ * when |mean| >> std. The sum of |x| is shifted in the same way, for the rounding error of a sum grows with its size.
+ * Where the first elements were not typical, so that a shift misses the mean by more than the standard deviation or is
+ * more than twice the mean of |x|, the block is done again with better ones. The subtractions below then cost one bit
+ * at most, whatever the data.
  */
 
-CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, Sums *out)
+/* `shifts`: those of x and of |x|, or NULL. */
+CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, const REAL *shifts, Sums *out)
 {
-    const ptrdiff_t lead = n < LEAD ? n : LEAD, half = n / 2;
+    const ptrdiff_t lead = shifts ? 0 : n < LEAD ? n : LEAD;
     REAL shift = 0, abs_shift = 0;
     SIMD(reduction(+ : shift, abs_shift))
     for (ptrdiff_t i = 0; i < lead; i++) {
         shift += x[i];
         abs_shift += x[i] < 0 ? -x[i] : x[i];
     }
-    shift /= (REAL)lead;
-    abs_shift /= (REAL)lead;
+    shift = shifts ? shifts[0] : shift / (REAL)lead;
+    abs_shift = shifts ? shifts[1] : abs_shift / (REAL)lead;
 
-    /* Two streams: one accumulator per sum would leave the loop waiting for the latency of its additions. */
-    REAL d0 = 0, d1 = 0, q0 = 0, q1 = 0, a0 = 0, a1 = 0;
+    /* Sums of few addends in REAL, their totals in double: a sum that meets equal addends is rounded one way each time.
+     * Two streams, for one accumulator per sum would leave the loop waiting for the latency of its additions. */
+    double d = 0, q = 0, a = 0;
     SIGNED high = 0, low = (SIGNED)ABS_MASK;
-    const REAL *y = x + half;
-    SIMD(reduction(+ : d0, d1, q0, q1, a0, a1) reduction(max : high) reduction(min : low))
-    for (ptrdiff_t i = 0; i < half; i++) {
-        SIGNED u, v;
-        REAL s, t, e, f;
-        memcpy(&u, x + i, sizeof u);
-        memcpy(&v, y + i, sizeof v);
-        u &= (SIGNED)ABS_MASK; /* the bits of |x|: ordered as integers like the values, infinity and NaN on top */
-        v &= (SIGNED)ABS_MASK;
-        memcpy(&s, &u, sizeof s);
-        memcpy(&t, &v, sizeof t);
-        high = u > high ? u : high;
-        low = u < low ? u : low;
-        high = v > high ? v : high;
-        low = v < low ? v : low;
-        e = x[i] - shift;
-        f = y[i] - shift;
-        d0 += e;
-        d1 += f;
-        q0 += e * e;
-        q1 += f * f;
-        a0 += s - abs_shift;
-        a1 += t - abs_shift;
+    for (ptrdiff_t start = 0; start < n; start += PART) {
+        const ptrdiff_t half = (n - start < PART ? n - start : PART) / 2;
+        const REAL *p = x + start, *r = p + half;
+        REAL d0 = 0, d1 = 0, q0 = 0, q1 = 0, a0 = 0, a1 = 0;
+        SIMD(reduction(+ : d0, d1, q0, q1, a0, a1) reduction(max : high) reduction(min : low))
+        for (ptrdiff_t i = 0; i < half; i++) {
+            SIGNED u, v;
+            REAL s, t, e, f;
+            memcpy(&u, p + i, sizeof u);
+            memcpy(&v, r + i, sizeof v);
+            u &= (SIGNED)ABS_MASK; /* the bits of |x|: ordered as integers like the values, infinity and NaN on top */
+            v &= (SIGNED)ABS_MASK;
+            memcpy(&s, &u, sizeof s);
+            memcpy(&t, &v, sizeof t);
+            high = u > high ? u : high;
+            low = u < low ? u : low;
+            high = v > high ? v : high;
+            low = v < low ? v : low;
+            e = p[i] - shift;
+            f = r[i] - shift;
+            d0 += e;
+            d1 += f;
+            q0 += e * e;
+            q1 += f * f;
+            a0 += s - abs_shift;
+            a1 += t - abs_shift;
+        }
+        d += (double)d0 + (double)d1;
+        q += (double)q0 + (double)q1;
+        a += (double)a0 + (double)a1;
     }
-    for (ptrdiff_t i = 2 * half; i < n; i++) {
+    if (n % 2) { /* PART is even: at most the last element is left */
         SIGNED u;
-        REAL s, e = x[i] - shift;
-        memcpy(&u, x + i, sizeof u);
+        REAL s;
+        const double e = (double)(x[n - 1] - shift);
+        memcpy(&u, x + n - 1, sizeof u);
         u &= (SIGNED)ABS_MASK;
         memcpy(&s, &u, sizeof s);
         high = u > high ? u : high;
         low = u < low ? u : low;
-        d0 += e;
-        q0 += e * e;
-        a0 += s - abs_shift;
+        d += e;
+        q += e * e;
+        a += (double)(s - abs_shift);
     }
     SIGNED zeros = high == 0 ? (SIGNED)n : 0;
     if (low == 0 && high > 0) { /* rarely: a second look is cheaper than counting in every block */
@@ -67,8 +79,8 @@ CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, Sums *out)
     REAL high_value, low_value;
     memcpy(&high_value, &high, sizeof high);
     memcpy(&low_value, &low, sizeof low);
-    const double count = (double)n, delta = ((double)d0 + (double)d1) / count;
-    const double scatter = (double)q0 + (double)q1 - count * delta * delta;
+    const double count = (double)n, delta = d / count;
+    const double scatter = q - count * delta * delta;
     memset(out, 0, sizeof *out);
     out->finite = n;
     out->zeros = (int64_t)zeros;
@@ -76,8 +88,20 @@ CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, Sums *out)
     out->max_abs = (double)high_value;
     out->min_abs = (double)low_value;
     out->mean = (double)shift + delta;
-    out->mean_abs = (double)abs_shift + ((double)a0 + (double)a1) / count;
+    out->mean_abs = (double)abs_shift + a / count;
     out->scatter = scatter > 0 ? scatter : 0;
+    out->missed = count * delta * delta > out->scatter || (double)abs_shift > 2 * out->mean_abs;
+}
+
+/* The same, with shifts that fit: none where few elements outweigh all others, for then the means fit none of them. */
+static void NAME(measure_block)(const REAL *x, ptrdiff_t n, Sums *out)
+{
+    NAME(block)(x, n, NULL, out);
+    if (!out->nonfinite && out->missed) {
+        const int uneven = out->scatter > (double)n * out->mean_abs * out->mean_abs;
+        const REAL shifts[2] = {uneven ? 0 : (REAL)out->mean, uneven ? 0 : (REAL)out->mean_abs};
+        NAME(block)(x, n, shifts, out);
+    }
 }
 
 /* Copy the finite elements of x to `to`, count the others; returns how many were copied. */
@@ -115,13 +139,13 @@ static void NAME(add_block)(const REAL *x, ptrdiff_t n, Sums *total, int64_t *hi
 {
     REAL finite[BLOCK];
     Sums sums;
-    NAME(block)(x, n, &sums);
+    NAME(measure_block)(x, n, &sums);
     if (sums.nonfinite) {
         n = NAME(compact)(x, n, finite, total);
         if (n == 0)
             return;
         x = finite;
-        NAME(block)(x, n, &sums);
+        NAME(measure_block)(x, n, &sums);
     }
     if (histogram && sums.max_abs > 0)
         NAME(bin)(x, n, sums.zeros, histogram);
@@ -134,7 +158,7 @@ static void NAME(add_block)(const REAL *x, ptrdiff_t n, Sums *total, int64_t *hi
         const double factor = ldexp(1.0, -exponent / 2), rest = ldexp(1.0, -exponent - -exponent / 2);
         for (ptrdiff_t i = 0; i < n; i++)
             scaled[i] = (REAL)((double)x[i] * factor * rest);
-        NAME(block)(scaled, n, &redone);
+        NAME(measure_block)(scaled, n, &redone);
         sums.mean = ldexp(redone.mean, exponent);
         sums.mean_abs = ldexp(redone.mean_abs, exponent);
         sums.scatter = sizeof(REAL) == sizeof(double) ? redone.scatter : ldexp(redone.scatter, 2 * exponent);

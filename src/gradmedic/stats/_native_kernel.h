@@ -23,7 +23,7 @@
 enum { FP32, FP64, BF16, FP16, KINDS, SKIP = 255 };
 static const unsigned char ITEM_SIZE[KINDS] = {4, 8, 2, 2};
 
-enum { BLOCK = 1024, LEAD = 64, LANES = 32, BINS = 64 };
+enum { BLOCK = 1024, PART = 1024, LEAD = 32, FEW = 64, LANES = 32, BINS = 64 };
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES)));
 
@@ -32,7 +32,7 @@ typedef unsigned char Bytes __attribute__((vector_size(LANES)));
 typedef struct {
     int64_t finite, zeros, nan, inf;
     double mean, mean_abs, scatter, max_abs, min_abs;
-    int exponent, nonfinite;
+    int exponent, nonfinite, missed; /* the latter two of one block: it has NaN or infinity; its shift was far off */
 } Sums;
 
 /* Join two sets (Chan, Golub, LeVeque 1979: updating formulae for variances). */
@@ -112,16 +112,16 @@ CLONES static void count_bins(unsigned char *bins, ptrdiff_t n, int64_t zeros, i
     histogram[0] += rest;
 }
 
-#define REAL float
-#define BITS uint32_t
-#define SIGNED int32_t
-#define ABS_MASK 0x7fffffffu
-#define INF_BITS 0x7f800000u
-#define MANTISSA_BITS 23
-#define FIRST_BIN (127 - 48)
-#define SAFE_HIGH 0x1p57  /* BLOCK (2 max)^2 stays finite */
-#define SAFE_LOW 0x1p-38  /* the square of the last digit of max is a normal number */
-#define NAME(x) x##_fp32
+#define REAL double
+#define BITS uint64_t
+#define SIGNED int64_t
+#define ABS_MASK UINT64_C(0x7fffffffffffffff)
+#define INF_BITS UINT64_C(0x7ff0000000000000)
+#define MANTISSA_BITS 52
+#define FIRST_BIN (1023 - 48)
+#define SAFE_HIGH 0x1p480
+#define SAFE_LOW 0x1p-440
+#define NAME(x) x##_fp64
 #include "_native_block.h"
 #undef REAL
 #undef BITS
@@ -133,16 +133,16 @@ CLONES static void count_bins(unsigned char *bins, ptrdiff_t n, int64_t zeros, i
 #undef SAFE_HIGH
 #undef SAFE_LOW
 #undef NAME
-#define REAL double
-#define BITS uint64_t
-#define SIGNED int64_t
-#define ABS_MASK UINT64_C(0x7fffffffffffffff)
-#define INF_BITS UINT64_C(0x7ff0000000000000)
-#define MANTISSA_BITS 52
-#define FIRST_BIN (1023 - 48)
-#define SAFE_HIGH 0x1p480
-#define SAFE_LOW 0x1p-440
-#define NAME(x) x##_fp64
+#define REAL float
+#define BITS uint32_t
+#define SIGNED int32_t
+#define ABS_MASK 0x7fffffffu
+#define INF_BITS 0x7f800000u
+#define MANTISSA_BITS 23
+#define FIRST_BIN (127 - 48)
+#define SAFE_HIGH 0x1p57  /* BLOCK (2 max)^2 stays finite */
+#define SAFE_LOW 0x1p-38  /* the square of the last digit of max is a normal number */
+#define NAME(x) x##_fp32
 #include "_native_block.h"
 
 CLONES static void widen_bf16(const uint16_t *from, ptrdiff_t n, float *to)
@@ -166,13 +166,22 @@ CLONES static void widen_fp16(const uint16_t *from, ptrdiff_t n, float *to)
     }
 }
 
-/* Ask for the bytes of the block to come. The hardware's own prefetcher starts anew at every page, and a block is a page:
- * without this a third of the bandwidth is lost. (Inline, for GCC takes a function that only prefetches to have no effect,
- * and drops its calls.) */
+/* Ask for the bytes of the block to come. The hardware's own prefetcher starts anew at every page, and a block is a
+ * page: without this a third of the bandwidth is lost. (Inline, for GCC takes a function that only prefetches to have
+ * no effect, and drops its calls.) */
 __attribute__((always_inline)) static inline void prefetch(const char *at, int bytes)
 {
     for (int i = 0; i < bytes; i += 64)
         __builtin_prefetch(at + i);
+}
+
+/* Add at most FEW elements, in double: so few can afford it, and small tensors come out as computed by hand. */
+static void add_few(const float *x, ptrdiff_t n, Sums *total, int64_t *histogram)
+{
+    double wide[FEW];
+    for (ptrdiff_t i = 0; i < n; i++)
+        wide[i] = (double)x[i];
+    add_block_fp64(wide, n, total, histogram);
 }
 
 /* Add n elements of the given kind at `data` to `total`. */
@@ -191,6 +200,10 @@ static void add_elements(const char *data, int kind, int64_t n, Sums *total, int
         if (kind != FP32) {
             (kind == BF16 ? widen_bf16 : widen_fp16)((const uint16_t *)at, count, wide);
             x = wide;
+        }
+        if (count <= FEW) {
+            add_few(x, count, total, histogram);
+            continue;
         }
         add_block_fp32(x, count, total, histogram);
     }

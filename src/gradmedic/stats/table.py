@@ -26,7 +26,7 @@ class _Column:
         self.position = (COUNT_COLUMNS if self.is_count else MOMENT_COLUMNS).index(name)
 
     def __get__(self, table: StatsTable, owner: type[StatsTable]) -> Tensor:
-        return (table.counts if self.is_count else table.moments)[self.position]
+        return (table.counts if self.is_count else table.moments).select(0, self.position)
 
 
 class StatsTable:
@@ -104,12 +104,12 @@ class StatsTable:
         largest = norm.max()
         scale = torch.where(largest > 0, largest, 1.0)
         finite = torch.where(largest.isinf(), largest, (norm / scale).square().sum().sqrt() * largest)
-        nan, inf = self.counts[2:].sum(dim=1)
-        return torch.where(nan > 0, math.nan, torch.where(inf > 0, math.inf, finite))
+        with_inf = torch.where(self.inf_count.sum() > 0, math.inf, finite)
+        return torch.where(self.nan_count.sum() > 0, math.nan, with_inf)
 
     def nonfinite(self) -> Tensor:
         """Return the number of NaN and infinite elements of all tensors: 0-d int64 on the table's device, no sync."""
-        return self.counts[2:].sum()
+        return (self.nan_count + self.inf_count).sum()
 
     def scaled(self, factor: float | Tensor) -> StatsTable:
         """Return the statistics of the tensors multiplied by `factor`, as for taking back a loss scale.

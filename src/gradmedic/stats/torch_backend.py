@@ -76,8 +76,8 @@ def _measure_chunk(chunk: Chunk, histogram: bool) -> tuple[Parts, Tensor | None]
         hist = row_bins(x, segments, len(chunk.pieces))
     parts = join(row_parts(x), lengths)
     if hist is not None:
-        hist[:, 0] -= parts.zeros.long()
-        hist[:, -1] -= (parts.nan + parts.inf).long()
+        hist.select(1, 0).sub_(parts.zeros.long())
+        hist.select(1, -1).sub_((parts.nan + parts.inf).long())
     parts.nan.sub_(send(chunk.padding(), x.device))
     return parts, hist
 

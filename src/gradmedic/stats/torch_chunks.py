@@ -13,7 +13,7 @@ from gradmedic.stats.inputs import flat_view
 
 #: Elements of one row. Tensors below `SMALL` elements get short rows, so that little of a row is padding.
 LONG_ROW, SHORT_ROW, SMALL = 1024, 32, 1024
-#: Bytes per element that the reductions hold at once, as a multiple of the size of the type they compute in.
+#: What the reductions hold at once for each element, in numbers of the type that they compute in.
 _HELD = 8
 _TEMPORARY_BYTES = 1 << 26
 #: A chunk on the CPU stays within its caches.
@@ -25,7 +25,7 @@ class Chunk:
     """Pieces of tensors that are reduced together.
 
     Attributes:
-        pieces: 1-D tensors.
+        pieces: views of the tensors, of any shape.
         owners: position of the tensor to which each piece belongs; neighbouring pieces may have one owner.
         row: elements of a row.
     """
@@ -36,16 +36,19 @@ class Chunk:
 
     def rows(self) -> list[int]:
         """Return how many rows each piece fills, the last being padded."""
-        return [-(-piece.shape[0] // self.row) for piece in self.pieces]
+        return [-(-piece.numel() // self.row) for piece in self.pieces]
+
+    def padding(self) -> list[int]:
+        """Return how many elements of padding each piece has."""
+        return [-piece.numel() % self.row for piece in self.pieces]
 
     def matrix(self, padding: float) -> Tensor:
-        """Return the pieces as rows [R, L] of a new tensor, as float32 or, for wide types, float64."""
+        """Return the pieces as rows [R, L] of a new tensor, as float64 if short or of a wide type, else as float32."""
         parts: list[Tensor] = []
         pads: dict[int, Tensor] = {}
-        for piece in self.pieces:
-            part = _readable(piece)
+        for piece, missing in zip(self.pieces, self.padding(), strict=True):
+            part = _readable(piece).reshape(-1)
             parts.append(part)
-            missing = -part.shape[0] % self.row
             if missing:
                 if missing not in pads:
                     pads[missing] = part.new_full((missing,), padding)
@@ -54,33 +57,20 @@ class Chunk:
         if flat.is_complex():
             nan = flat.isnan()
             flat = flat.to(torch.complex128).abs().masked_fill_(nan, math.nan)
-        return flat.to(compute_dtype(flat.dtype)).view(flat.shape[0] // self.row, self.row)
-
-    def padding(self) -> list[int]:
-        """Return how many elements of padding each piece has."""
-        return [-piece.shape[0] % self.row for piece in self.pieces]
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which elements of `dtype` are reduced."""
-    return torch.float64 if dtype == torch.float64 or dtype.is_complex else torch.float32
+        flat = flat.to(_compute_dtype(flat.dtype, self.row))
+        return flat.view(flat.shape[0] // self.row, self.row)
 
 
 def chunks(tensors: list[Tensor]) -> Iterator[Chunk]:
     """Cut tensors of one device and type; the order is kept among small and among large tensors."""
-    first = tensors[0]
-    limit = _TEMPORARY_BYTES // (_HELD * compute_dtype(first.dtype).itemsize)
-    if first.dtype.is_complex:
-        limit //= 2
-    if first.device.type == "cpu":
-        limit = min(limit, _CPU_ELEMENTS)
     for row in (SHORT_ROW, LONG_ROW):
+        limit = _limit(tensors[0], row)
         chunk, filled = Chunk([], [], row), 0
         for owner, tensor in enumerate(tensors):
             if (tensor.numel() < SMALL) != (row == SHORT_ROW):
                 continue
             for piece in _pieces(tensor, limit):
-                size = piece.shape[0] + -piece.shape[0] % row
+                size = piece.numel() + -piece.numel() % row
                 if filled + size > limit and chunk.pieces:
                     yield chunk
                     chunk, filled = Chunk([], [], row), 0
@@ -91,13 +81,27 @@ def chunks(tensors: list[Tensor]) -> Iterator[Chunk]:
             yield chunk
 
 
+def _compute_dtype(dtype: torch.dtype, row: int) -> torch.dtype:
+    """Return the type in which elements of `dtype` are reduced; small tensors can afford the best."""
+    wide = dtype == torch.float64 or dtype.is_complex or row == SHORT_ROW
+    return torch.float64 if wide else torch.float32
+
+
+def _limit(example: Tensor, row: int) -> int:
+    """Return how many elements a chunk of such tensors may have."""
+    limit = _TEMPORARY_BYTES // (_HELD * _compute_dtype(example.dtype, row).itemsize)
+    if example.dtype.is_complex:
+        limit //= 2
+    return min(limit, _CPU_ELEMENTS) if example.device.type == "cpu" else limit
+
+
 def _pieces(tensor: Tensor, limit: int) -> Iterator[Tensor]:
-    """Yield 1-D pieces of at most `limit` elements; those of a tensor with gaps in memory are copies."""
+    """Yield views that together are the tensor, of at most `limit` elements each."""
     flat = flat_view(tensor)
     if flat is not None:
         yield from torch.split(flat, limit) if flat.shape[0] > limit else (flat,)
     elif tensor.numel() <= limit:
-        yield tensor.reshape(-1)
+        yield tensor
     else:
         longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
         for half in tensor.chunk(2, dim=longest):

@@ -1,7 +1,7 @@
 """Reductions over the rows of a matrix: where the torch backend touches every element.
 
-The matrix is scratch memory and is overwritten. Each row is taken in units of its largest value, so that no square
-overflows in the type of the elements; the results leave as float64.
+The matrix is scratch memory and is overwritten. Each row is taken in units of the size of its largest value, so that
+no square overflows in the type of the elements; the results leave as float64.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ def row_parts(x: Tensor) -> Parts:
     min_abs = magnitude.nan_to_num_(math.inf, math.inf).amin(dim=1)
     x.nan_to_num_(0.0, 0.0, 0.0)
     max_abs = torch.abs(x, out=magnitude).amax(dim=1)
-    unit = torch.where(max_abs > 0, max_abs, 1.0).unsqueeze(1)
-    mean_abs = magnitude.div_(unit).sum(dim=1).double() / divisor
-    centre = x.div_(unit).sum(dim=1) / divisor.to(x.dtype)
+    unit = _unit(max_abs)
+    mean_abs = magnitude.div_(unit.unsqueeze(1)).sum(dim=1).double() / divisor
+    centre = x.div_(unit.unsqueeze(1)).sum(dim=1) / divisor.to(x.dtype)
     x.sub_(centre.unsqueeze(1)).mul_(sound)
     # The centre is rounded; what remains of the sum corrects both the mean and the scatter.
     remainder = x.sum(dim=1).double()
     squares = x.mul_(x).sum(dim=1).double()
     correction = remainder / divisor
+    to_max = torch.where(max_abs > 0, unit.double() / max_abs.double(), 0.0)
     return Parts(
         finite=finite,
         zeros=zeros,
         nan=nan,
         inf=inf,
         max_abs=max_abs.double(),
-        mean=centre.double() + correction,
-        mean_abs=mean_abs,
-        scatter=(squares - remainder * correction).clamp(min=0),
+        mean=(centre.double() + correction) * to_max,
+        mean_abs=mean_abs * to_max,
+        scatter=(squares - remainder * correction).clamp(min=0) * to_max.square(),
         min_abs=min_abs.double(),
     )
 
@@ -56,9 +57,16 @@ def row_parts(x: Tensor) -> Parts:
 def row_norms(x: Tensor) -> Tensor:
     """Return the L2 norms float64 [R] of the rows of `x` [R, L]; NaN and infinity propagate. Consumes `x`."""
     max_abs = x.abs().amax(dim=1)
-    unit = torch.where(max_abs.isfinite() & (max_abs > 0), max_abs, 1.0)
+    unit = _unit(torch.where(max_abs.isfinite(), max_abs, 0.0))
     x.div_(unit.unsqueeze(1))
     return x.mul_(x).sum(dim=1).double().sqrt() * unit.double()
+
+
+def _unit(max_abs: Tensor) -> Tensor:
+    """Return the power of two in (max_abs / 2, max_abs], by which elements are divided without rounding; 1 for 0."""
+    _, exponent = torch.frexp(max_abs.double())
+    power = torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - 1)
+    return torch.where(max_abs > 0, power, 1.0).to(max_abs.dtype)
 
 
 def row_bins(x: Tensor, row_segments: Tensor, segments: int) -> Tensor:

@@ -35,7 +35,7 @@ class DemoCommand:
                 claim(place / phase, overwrite=args.overwrite)
             from gradmedic.cli.demo.show import perform
 
-            perform(place, steps=60 if args.fast else 150, lang=args.lang)
+            perform(place, steps=60 if args.fast else 150, lang=args.lang, kept=place == folder)
         return FINE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 from rich.console import Console
@@ -39,8 +38,11 @@ _WORDS = {
 }
 
 
-def perform(folder: Path, *, steps: int, lang: str) -> tuple[list[float], list[float]]:
-    """Train the patient, show its check-up, train it treated, compare; return the losses of both."""
+def perform(folder: Path, *, steps: int, lang: str, kept: bool) -> tuple[list[float], list[float]]:
+    """Train the patient, show its check-up, train it treated, compare; return the losses of both.
+
+    `kept` says whether the folder will still be there afterwards, so that a next command makes sense.
+    """
     console = Console(stderr=True, highlight=False)
     words = _WORDS[lang]
     sick = _watched(console, SICK, folder / "sick", steps, lang, words["sick"])
@@ -53,7 +55,7 @@ def perform(folder: Path, *, steps: int, lang: str) -> tuple[list[float], list[f
         line = sparkline(losses, WIDTH)
         first, last = _number(losses[0]), _number(_tail(losses))
         console.print(words["line"].format(name=name, line=line, first=first, last=last), markup=False)
-    if folder.exists() and not str(folder).startswith(os.path.join(os.sep, "tmp", "gradmedic-demo-")):
+    if kept:
         console.print(words["next"].format(folder=shortest(str(folder / "sick"))), markup=False)
     return sick, treated
 
@@ -90,7 +92,9 @@ def _watched(console: Console, recipe: Recipe, record: Path, steps: int, lang: s
         def progress(done: int, loss: float) -> None:
             bar.update(task, completed=done, description=_WORDS[lang]["loss"].format(loss=_number(loss)))
 
-        return train(recipe, record, steps, progress)
+        losses = train(recipe, record, steps, progress)
+        bar.update(task, total=len(losses))
+    return losses
 
 
 def _tail(losses: list[float]) -> float:

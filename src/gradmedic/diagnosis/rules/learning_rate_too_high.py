@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
@@ -30,6 +31,9 @@ class Thresholds:
     cosine: float = -0.3
     """Median cosine of successive gradients: steps that overshoot turn the gradient around (rules.md)."""
     window: int = 50
+    lasting: int = 10
+    """Steps in a row that the loss is seen diverged before steps between the two thresholds are blamed: the loss of
+    policy gradients, around zero and noisy, is seen so for a step or two in good health."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class _State:
     first_fault: int | None = None
     peak: float = 0.0
     recent: float = math.nan
+    diverged: int = 0
 
 
 class LearningRateTooHigh:
@@ -59,9 +64,10 @@ class LearningRateTooHigh:
         if view.table:
             self._measure(view, state)
         reason = view.harm.reason
+        state.diverged = state.diverged + 1 if reason == "diverged" else 0
         if reason in ("diverged", "nonfinite") and state.first_fault is not None and self._caused(view, state):
             yield self._draft(view, state, "error", 0.85, state.first_fault)
-        elif reason == "diverged" and state.first_notice is not None and self._caused(view, state):
+        elif state.diverged >= self.thresholds.lasting and state.first_notice is not None and self._caused(view, state):
             yield self._draft(view, state, "warning", 0.55, state.first_notice)
         elif reason == "not_falling" and view.due(10):
             yield from self._stuck(view, state)
@@ -82,12 +88,25 @@ class LearningRateTooHigh:
     def _ratio(self, view: View) -> float:
         update = view.tensor_window("update_norm", 1)[-1]
         weight = view.tensor_window("weight_norm", 1)[-1]
-        with np.errstate(invalid="ignore", over="ignore"):
-            heavy = weight > self.thresholds.weight_floor * np.sqrt(np.maximum(view.layout.numel, 1))
-            chosen = view.layout.matrix & heavy & ~np.isnan(update)
-            if not chosen.any():
-                return math.nan
-            return float(np.median(update[chosen] / weight[chosen]))
+        places, floor = self._matrices(view)
+        update, weight = update[places], weight[places]
+        heavy = weight > floor  # False for NaN
+        if not heavy.any():
+            return math.nan
+        ratios = update[heavy] / weight[heavy]
+        ratios = np.sort(ratios)[: len(ratios) - int(np.isnan(ratios).sum())]  # NaN sorts last
+        # The lower median: np.median costs more than all the rest of this method.
+        return float(ratios[(len(ratios) - 1) // 2]) if len(ratios) else math.nan
+
+    def _matrices(self, view: View) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return the places of the weight matrices and the norm below which each counts as zero-initialised."""
+        cache = view.layout.cache
+        if self.code not in cache:
+            places = np.flatnonzero(view.layout.matrix)
+            sizes = np.sqrt(np.maximum(view.layout.numel[places], 1))
+            cache[self.code] = (places, self.thresholds.weight_floor * sizes)
+        found: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] = cache[self.code]
+        return found
 
     def _caused(self, view: View, state: _State) -> bool:
         """Whether the large steps came before the harm, and not from it."""

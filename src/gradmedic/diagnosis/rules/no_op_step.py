@@ -48,6 +48,8 @@ class NoOpStep:
         """Look at every table in which something stood still."""
         if not view.table or view.history.tables < self.thresholds.steps or not view.frame.lr:
             return
+        if not (view.tensor_window("update_norm", 1) == 0).any():
+            return
         still = self._still(view, self.thresholds.steps)
         live = self._live(view, self.thresholds.steps)
         if not (still & live).any():
@@ -72,8 +74,7 @@ class NoOpStep:
 
     def _live(self, view: View, steps: int) -> npt.NDArray[np.bool_]:
         """Whether a gradient was there in each of the last steps [P]; NaN stands for none."""
-        live: npt.NDArray[np.bool_] = (view.tensor_window("norm", steps) > 0).all(axis=0)
-        return live
+        return np.asarray((view.tensor_window("norm", steps) > 0).all(axis=0), dtype=np.bool_)
 
     def _still(self, view: View, steps: int) -> npt.NDArray[np.bool_]:
         update = view.tensor_window("update_norm", steps)

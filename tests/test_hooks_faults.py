@@ -1,0 +1,490 @@
+"""Faults: the user's own leave the next step right, ours stay our own."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import gradmedic as gm
+from gradmedic import torch_hooks
+from gradmedic.diagnosis import Engine
+from gradmedic.monitor import Monitor
+from gradmedic.probes import preflight
+from gradmedic.probes.clipping import ClipWatch
+from gradmedic.probes.freshness import Freshness
+from gradmedic.probes.gradients import GradientReader
+from gradmedic.probes.losses import LossMeter
+from gradmedic.probes.optimizer import OptimizerProbe
+from gradmedic.probes.pending import PendingFrame
+from gradmedic.probes.preflight import Preflight
+from gradmedic.probes.samples import CoordinateSampler
+from gradmedic.probes.stack import StepStack
+from gradmedic.probes.watcher import StepWatcher
+from gradmedic.roster import Roster
+from hooks_training import (
+    batches,
+    bit_identical,
+    cross_entropy,
+    mlp,
+    module_hooks,
+    recorded_norms,
+    sgd,
+    train,
+    weights_of,
+)
+
+INTERNAL = [
+    (StepWatcher, "_probe_for"),
+    (StepWatcher, "_options_for"),
+    (StepWatcher, "_look_at_graph"),
+    (StepWatcher, "_add_loss"),
+    (StepWatcher, "_look_for_origin"),
+    (StepWatcher, "_give_loss"),
+    (StepWatcher, "_publish"),
+    (StepWatcher, "_update_facts"),
+    (StepWatcher, "_notice_erased_gradients"),
+    (OptimizerProbe, "parameters"),
+    (OptimizerProbe, "begin"),
+    (OptimizerProbe, "read_again"),
+    (OptimizerProbe, "finish"),
+    (OptimizerProbe, "has_gradients"),
+    (CoordinateSampler, "read"),
+    (CoordinateSampler, "compare"),
+    (CoordinateSampler, "cosine"),
+    (GradientReader, "take"),
+    (GradientReader, "measure"),
+    (GradientReader, "before_clip"),
+    (GradientReader, "after_clip"),
+    (ClipWatch, "classify"),
+    (ClipWatch, "after_backward"),
+    (ClipWatch, "stepped"),
+    (Freshness, "before_backward"),
+    (Freshness, "after_backward"),
+    (Freshness, "stepped"),
+    (LossMeter, "add"),
+    (LossMeter, "restart"),
+    (preflight, "sample_inputs"),
+    (Preflight, "on_backward"),
+    (Preflight, "look_at_unreached"),
+    (Preflight, "collect"),
+    (Preflight, "stepped"),
+    (StepStack, "begin"),
+    (StepStack, "end"),
+    (Roster, "lookup"),
+    (Roster, "refresh"),
+    (PendingFrame, "pack"),
+    (Monitor, "_pending"),
+    (Monitor, "_resolve"),
+    (Monitor, "_resolved"),
+    (Monitor, "_judge"),
+    (Monitor, "_found"),
+    (Monitor, "_event"),
+    (Monitor, "_take_logged"),
+    (Engine, "on_frame"),
+    (Engine, "finish"),
+]
+
+
+def clipped_training(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        cross_entropy(model, x, y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+
+class Broken(Exception):
+    """The fault that is injected."""
+
+
+def broken(*_args, **_kwargs):
+    raise Broken("injected")
+
+
+@pytest.mark.parametrize(("owner", "method"), INTERNAL, ids=lambda value: getattr(value, "__name__", value))
+def test_a_fault_of_ours_never_reaches_training(owner, method, monkeypatch, capfd):
+    """R78: each internal part is made to fail: training goes on bit-identically, and it is said in one line a part."""
+    plain, watched = mlp(), mlp()
+    clipped_training(plain, sgd(plain), 6)
+    optimizer = sgd(watched)
+    monitor = gm.watch(watched, optimizer, limits=1e-9)
+    hits: list[int] = []
+
+    def counted(*_args, **_kwargs):
+        hits.append(1)
+        raise Broken("injected")
+
+    monkeypatch.setattr(owner, method, counted)
+    clipped_training(watched, optimizer, 6)
+    monitor.close()
+    monkeypatch.undo()
+    assert hits
+    assert bit_identical(weights_of(plain), weights_of(watched))
+    said = [line for line in capfd.readouterr().err.splitlines() if "injected" in line]
+    parts = {line.split("'")[1] for line in said}
+    assert len(said) == len(parts)
+    assert parts == monitor.isolation.off
+    errors = [event for event in monitor.run.events if event["kind"] == "error"]
+    assert {event["part"] for event in errors} == parts
+    assert all("Broken: injected" in event["message"] for event in errors)
+    assert torch_hooks.attached() == ()
+    assert module_hooks(watched) == 0
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [(OptimizerProbe, "begin"), (OptimizerProbe, "finish"), (LossMeter, "add"), (Monitor, "_resolved")],
+)
+def test_strict_mode_raises(owner, method, monkeypatch):
+    """R78: strict mode is for debugging, there our own error is raised."""
+    model = mlp()
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, strict=True):
+        monkeypatch.setattr(owner, method, broken)
+        with pytest.raises(Broken):
+            clipped_training(model, optimizer, 1)
+        monkeypatch.undo()
+
+
+def test_only_the_faulty_part_is_off(monkeypatch):
+    """R78: with the graph walk broken, norms and losses are recorded as before."""
+    model = mlp()
+    optimizer = sgd(model)
+    monkeypatch.setattr(Preflight, "on_backward", broken)
+    with gm.watch(model, optimizer) as monitor:
+        losses, norms = train(model, optimizer, batches(4))
+    assert monitor.isolation.off == {"graph walk"}
+    assert monitor.run.series("loss").tolist() == pytest.approx(losses)
+    assert [pytest.approx(row) for row in recorded_norms(monitor.run)] == norms
+
+
+class Sink:
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.calls = fails, []
+
+    def _do(self, what: str) -> None:
+        self.calls.append(what)
+        if what == self.fails:
+            raise OSError("no route to host")
+
+    def emit(self, frame):
+        self._do("emit")
+
+    def emit_finding(self, finding):
+        self._do("emit_finding")
+
+    def close(self):
+        self._do("close")
+
+
+@pytest.mark.parametrize("fails", ["emit", "emit_finding", "close"])
+def test_a_sink_that_fails_is_switched_off_alone(fails, capfd):
+    """R58: a failing sink does not stop training, nor another sink of its class, and is still closed."""
+    plain, model = mlp(), mlp()
+    train(plain, sgd(plain), batches(5))
+    optimizer = sgd(model)
+    bad, good = Sink(fails), Sink()
+    with gm.watch(model, optimizer, sinks=[bad, good], limits=1e-9) as monitor:
+        train(model, optimizer, batches(5))
+    assert bit_identical(weights_of(plain), weights_of(model))
+    assert good.calls.count("emit") == 5
+    assert bad.calls.count(fails) == 1
+    assert (good.calls[-1], bad.calls[-1]) == ("close", "close")
+    assert len([line for line in capfd.readouterr().err.splitlines() if "no route to host" in line]) == 1
+    assert monitor.run.steps.num_rows == 5
+
+
+def test_a_callback_that_fails_is_switched_off(capfd):
+    """R78: an on_finding callback that raises is said once, and watching goes on."""
+    model = mlp()
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, limits=1e-9, on_finding=broken) as monitor:
+        train(model, optimizer, batches(5))
+    assert monitor.isolation.off == {"on_finding"}
+    assert capfd.readouterr().err.count("injected") == 1
+    assert monitor.run.steps.num_rows == 5
+
+
+def test_a_schedule_that_fails_stays_ours():
+    """R78: a callable `every` that raises does not reach the training loop."""
+    plain, model = mlp(), mlp()
+    train(plain, sgd(plain), batches(5))
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, every=broken) as monitor:
+        train(model, optimizer, batches(5))
+    assert bit_identical(weights_of(plain), weights_of(model))
+    assert any("injected" in event.get("message", "") for event in monitor.run.events)
+
+
+class BrokenRule:
+    code, name, kind, needs = "GM999", "broken", "symptom", frozenset()
+
+    def evaluate(self, view):
+        raise Broken("injected")
+
+
+def test_a_rule_that_fails_is_recorded():
+    """R78: a rule that raises is switched off, the record says so, the other rules go on; strict mode raises."""
+    model = mlp()
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, rules=[BrokenRule(), "GM412"], limits=1e-9) as monitor:
+        train(model, optimizer, batches(4))
+    errors = [event for event in monitor.run.events if event["kind"] == "error"]
+    assert len(errors) == 1
+    assert "GM999" in errors[0]["message"]
+    assert [finding.code for finding in monitor.findings] == ["GM412"]
+    with pytest.raises(Broken), gm.watch(model, optimizer, rules=[BrokenRule()], strict=True):
+        train(model, optimizer, batches(1))
+
+
+@pytest.mark.parametrize("stream", ["closed", "none", "broken"])
+def test_a_dead_stderr_harms_nothing(stream, monkeypatch):
+    """R78: reporting a fault to a stderr that is closed, missing or broken is given up silently."""
+    plain, model = mlp(), mlp()
+    clipped_training(plain, sgd(plain), 4)
+    dead = io.StringIO()
+    dead.close()
+
+    class Pipe(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", {"closed": dead, "none": None, "broken": Pipe()}[stream])
+    monkeypatch.setattr(LossMeter, "add", broken)
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer) as monitor:
+        clipped_training(model, optimizer, 4)
+    assert bit_identical(weights_of(plain), weights_of(model))
+    assert [event["part"] for event in monitor.run.events if event["kind"] == "error"] == ["loss"]
+
+
+def test_inputs_of_any_kind_pass_the_input_hook():
+    """R78: None, text, integer, boolean, complex, empty, sparse and nested inputs pass through the input look."""
+
+    class Anything(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def forward(self, x, *rest, **named):
+            return self.layer(x["deep"][0])
+
+    model = Anything()
+    optimizer = sgd(model)
+    x = torch.ones(3, 2)
+    odd = [None, "text", torch.arange(3), torch.tensor([True]), torch.ones(2, dtype=torch.complex64), torch.empty(0)]
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model({"deep": [x, object()]}, *odd, mask=torch.eye(3).to_sparse(), other=None).sum().backward()
+            optimizer.step()
+    facts = [event["facts"] for event in monitor.run.events if event["kind"] == "facts"][-1]
+    seen = {(entry["name"], entry["dtype"]) for entry in facts["inputs"]}
+    assert seen == {("input0.deep.0", "float32"), ("input3", "int64"), ("input4", "bool")}
+
+
+# -- the user's own errors ------------------------------------------------------------------------------------------
+
+
+def test_the_step_after_a_failed_backward_is_right():
+    """R78: a backward pass that raised and was repeated counts once, in the loss and in the micro-batches."""
+    model = mlp()
+    optimizer = sgd(model)
+    (x, y), second = batches(2)
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        hidden = model[1](model[0](x))
+        hidden.register_hook(broken)
+        with pytest.raises(Broken):
+            torch.nn.functional.cross_entropy(model[2](hidden), y).backward()
+        losses, norms = train(model, optimizer, [(x, y), second])
+    assert monitor.run.series("loss").tolist() == pytest.approx(losses)
+    assert monitor.run.series("micro_batches").tolist() == [1, 1]
+    assert [pytest.approx(row) for row in recorded_norms(monitor.run)] == norms
+
+
+def test_a_batch_left_out_belongs_to_no_step():
+    """R78: gradients that are erased without a step (a bad batch) leave nothing in the next step's loss or clipping."""
+    model = mlp()
+    optimizer = sgd(model)
+    losses = []
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        for number, (x, y) in enumerate(batches(9)):
+            optimizer.zero_grad()
+            loss = cross_entropy(model, x, y) * (float("nan") if number % 3 == 1 else 1.0)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            if not torch.isfinite(norm):
+                continue
+            losses.append(float(loss.detach()))
+            optimizer.step()
+    assert monitor.run.series("loss").tolist() == pytest.approx(losses)
+    assert set(monitor.run.series("micro_batches").tolist()) == {1}
+    assert "mid_accumulation" not in {event.get("placement") for event in monitor.run.events}
+    assert "GM108" not in {finding.code for finding in monitor.diagnose()}
+
+
+def test_accumulation_is_not_taken_for_a_batch_left_out():
+    """R78: gradients that stay until the step are summed up, loss and all."""
+    model = mlp()
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        losses = []
+        for number, (x, y) in enumerate(batches(6)):
+            loss = cross_entropy(model, x, y) / 3
+            loss.backward()
+            losses.append(float(loss.detach()))
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert monitor.run.series("loss").tolist() == pytest.approx([sum(losses[:3]), sum(losses[3:])])
+    assert monitor.run.series("micro_batches").tolist() == [3, 3]
+
+
+class Moody(torch.optim.SGD):
+    angry = False
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if self.angry:
+            raise Broken("the optimizer's own")
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", ["own step", "foreach"])
+def test_the_step_after_a_failed_step_is_right(kind, monkeypatch):
+    """R78: an optimizer that raised makes no frame; the next step is recorded as if it had not been there."""
+    model = mlp()
+    optimizer = Moody(model.parameters(), lr=0.1)
+    data = batches(3)
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        first, _ = train(model, optimizer, data[:1])
+        if kind == "own step":
+            optimizer.angry = True
+        else:
+            monkeypatch.setattr(sys.modules["torch.optim.sgd"], "sgd", broken)
+        with pytest.raises(Broken):
+            train(model, optimizer, data[1:2])
+        optimizer.angry = False
+        monkeypatch.undo()
+        last, norms = train(model, optimizer, data[2:])
+    assert monitor.run.series("loss").tolist() == pytest.approx(first + last)
+    assert monitor.run.series("step").tolist() == [0, 1]
+    assert monitor.run.series("micro_batches").tolist() == [1, 1]
+    assert recorded_norms(monitor.run)[-1] == pytest.approx(norms[0])
+
+
+def test_the_step_after_a_failed_closure_is_right():
+    """R78: a closure that raised makes no frame, and the next step with one is whole."""
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    (x, y) = batches(1)[0]
+
+    def closure():
+        optimizer.zero_grad()
+        loss = cross_entropy(model, x, y)
+        loss.backward()
+        return loss
+
+    def failing():
+        closure()
+        raise Broken("the closure's own")
+
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        with pytest.raises(Broken):
+            optimizer.step(failing)
+        optimizer.step(closure)
+        with pytest.raises(Broken):
+            optimizer.step(failing)
+        optimizer.step(closure)
+    assert monitor.run.series("step").tolist() == [0, 1]
+    counts = monitor.run.series("micro_batches").tolist()
+    assert all(1 <= count <= 4 for count in counts)
+    assert all(value > 0 for value in monitor.run.series("grad_norm"))
+
+
+def test_the_users_exception_reaches_the_user_unchanged():
+    """R78: what a backward pass, a step or a closure raises is the user's own object, with no context of ours."""
+    model = mlp()
+    optimizer = Moody(model.parameters(), lr=0.1)
+    optimizer.angry = True
+    with gm.watch(model, optimizer, strict=True):
+        loss = cross_entropy(model, *batches(1)[0])
+        loss.backward()
+        with pytest.raises(Broken) as caught:
+            optimizer.step()
+        assert caught.value.__context__ is None
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+
+
+# -- import ---------------------------------------------------------------------------------------------------------
+
+IMPORT = """
+import json, signal, sys, threading
+import torch, torch._dynamo, numpy, pyarrow, pyarrow.ipc
+
+FORBIDDEN = {"pandas", "matplotlib", "tensorboard", "wandb", "lightning", "pytorch_lightning", "transformers",
+             "accelerate", "deepspeed", "sklearn", "IPython", "mlflow", "tensorflow", "jax", "polars", "scipy"}
+asked, written = set(), []
+
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in FORBIDDEN:
+            asked.add(name)
+        return None
+
+def audit(event, args):
+    if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        written.append(str(args[0]))
+
+handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+threads = len(__import__("os").listdir("/proc/self/task"))
+sys.dont_write_bytecode = True
+sys.meta_path.insert(0, Spy())
+sys.addaudithook(audit)
+import gradmedic as gm
+from gradmedic import torch_hooks
+state = {
+    "threads": len(__import__("os").listdir("/proc/self/task")) - threads,
+    "python threads": threading.active_count(),
+    "handlers": {n: signal.getsignal(n) for n in signal.valid_signals()} == handlers,
+    "written": list(written),
+    "listeners": len(torch_hooks.attached()),
+    "asked": sorted(asked),
+}
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with gm.watch(model, optimizer, record=sys.argv[1], strict=True) as monitor:
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+monitor.diagnose(), monitor.run.matrix("norm"), gm.open_run(sys.argv[1]).steps
+state["asked later"] = sorted(asked)
+state["handlers later"] = {n: signal.getsignal(n) for n in signal.valid_signals()} == handlers
+print(json.dumps(state))
+"""
+
+
+def test_import_does_nothing(tmp_path):
+    """R78: an import starts no thread, writes no file, sets no signal handler, and asks for no optional framework."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, str(tmp_path / "run")], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    state = json.loads(done.stdout.splitlines()[-1])
+    assert state == {
+        "threads": 0,
+        "python threads": 1,
+        "handlers": True,
+        "written": [],
+        "listeners": 0,
+        "asked": [],
+        "asked later": [],
+        "handlers later": True,
+    }
