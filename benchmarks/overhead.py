@@ -2,8 +2,8 @@
 
 Every number is a pair: a short block of steps with the tool and one without, one right after the other in random order,
 on one model and one optimizer of one process, so that drifts of the machine fall on both. Reported is the median of
-the pairs' ratios with a bootstrap interval, and the ratio of the fastest single steps. A block ends when what it recorded
-is on file, and begins with a step that is not timed.
+the pairs' ratios with a bootstrap interval, and the ratio of the fastest single steps. A block ends when what it has
+recorded is on file, and begins with a step that is not timed.
 
     python benchmarks/overhead.py                      # all tables; about 15 minutes on a quiet laptop
     python benchmarks/overhead.py transformer --pairs 40
@@ -29,11 +29,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from overhead_counts import count_table, memory_child, memory_table
-from overhead_models import Workload, make_many_tensors, make_mlp, make_transformer
-from torch import nn
 
 import gradmedic as gm
+from overhead_counts import count_table, memory_child, memory_table
+from overhead_models import Workload, make_many_tensors, make_mlp, make_transformer
 
 Step = Callable[[], None]
 SECTIONS = ("transformer", "mlp", "tensors", "counts", "memory")
@@ -75,7 +74,11 @@ def plain_step(work: Workload, after_backward: Step | None = None) -> Step:
 
 def clip(work: Workload) -> Step:
     parameters = list(work.model.parameters())
-    return lambda: None if torch.nn.utils.clip_grad_norm_(parameters, 1.0) is not None else None
+
+    def clip_gradients() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+
+    return clip_gradients
 
 
 @contextmanager
@@ -236,7 +239,7 @@ def summarise(variants: list[Variant], times: dict[str, Times]) -> list[dict[str
 def show(title: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
     print(f"\n### {title}\n")
     print(
-        "| with | against | ms a step without → with | ratio (95 %) | of the fastest steps | added µs | own account µs | bar |"
+        "| with | against | ms a step without → with | ratio (95 %) | of the fastest | added µs | own account µs | bar |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -275,9 +278,7 @@ def table(work: Workload, options: argparse.Namespace, pairs: int, steps: int, *
         seen = work.monitors[first.name].steps_seen
         size = sum(file.stat().st_size for file in (folder / "gm.watch(record)").iterdir())
         show(title, rows, missing)
-        print(
-            f"\n{size / seen:,.0f} bytes a step in the run folder ({seen} steps); findings: {sorted(findings) or 'none'}"
-        )
+        print(f"\n{size / seen:,.0f} bytes a step in the run folder ({seen} steps); findings: {sorted(findings)}")
     return {"title": title, "rows": rows, "missing": missing, "bytes_per_step": size / seen}
 
 

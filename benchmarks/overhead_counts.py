@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from overhead_models import Workload, make_transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradmedic as gm
 from gradmedic.stats import native
+from overhead_models import Workload, make_transformer
 
 _SYNCS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero")
 _MEMORY_STEPS = 30
@@ -27,23 +27,23 @@ _MEMORY_STEPS = 30
 class Tally(TorchDispatchMode):
     """Counts operations, and the elements of gradients that they read or write."""
 
-    def __init__(self, gradients: Callable[[], Iterable[torch.Tensor | None]]) -> None:
+    def __init__(self, gradients: Iterable[torch.Tensor | None] = ()) -> None:
         super().__init__()
         self.ops: Counter[str] = Counter()
         self.elements = 0
-        self._gradients = gradients
+        self._storages = {g.untyped_storage().data_ptr() for g in gradients if g is not None}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         self.ops[name] += 1
         if not func.is_view and name not in ("detach", "as_strided", "view", "expand", "alias"):
-            self._touch(args)
+            self.touch(args)
         return func(*args, **(kwargs or {}))
 
-    def _touch(self, args: Any) -> None:
-        storages = {g.untyped_storage().data_ptr() for g in self._gradients() if g is not None}
+    def touch(self, args: Any) -> None:
+        """Count the elements of gradients among an operation's arguments."""
         for each in _tensors(args):
-            if each.untyped_storage().data_ptr() in storages:
+            if self._storages and each.untyped_storage().data_ptr() in self._storages:
                 self.elements += each.numel()
 
 
@@ -62,7 +62,7 @@ def _native_reads(tally: Tally) -> Iterator[None]:
 
     def measure(tensors: list[Any], histogram: bool) -> Any:
         tally.ops["(native kernel)"] += 1
-        tally._touch(tensors)
+        tally.touch(tensors)
         return original(tensors, histogram)
 
     native.measure = measure  # type: ignore[assignment]
@@ -73,18 +73,18 @@ def _native_reads(tally: Tally) -> Iterator[None]:
 
 
 def _tally(work: Workload, after_backward: Callable[[], Any] | None) -> tuple[Counter[str], float]:
-    """Count from the end of the backward pass to the end of the step, for the middle one of three steps."""
+    """Count from the backward pass to the end of the step, for the middle one of three steps."""
     found = []
     for _ in range(3):
         work.optimizer.zero_grad()
         loss = work.loss()
-        tally = Tally(lambda: [p.grad for p in work.model.parameters()])
-        with tally, _native_reads(tally):
+        with Tally() as before:
             loss.backward()
+        with Tally(p.grad for p in work.model.parameters()) as tally, _native_reads(tally):
             if after_backward is not None:
                 after_backward()
             work.optimizer.step()
-        found.append((tally.ops, tally.elements / work.elements))
+        found.append((before.ops + tally.ops, tally.elements / work.elements))
     return found[1]
 
 
@@ -171,7 +171,6 @@ def memory_table(script: Path, threads: int | None, repeats: int = 3) -> dict[st
             values.append(float(shown.split()[-1]) / 1024)
     middle = {way: statistics.median(values) for way, values in peaks.items()}
     print("\n### Peak memory of the transformer's process (gradmedic imported in both)\n")
-    print(
-        f"plain {middle['plain']:.0f} MiB, watched {middle['watched']:.0f} MiB: {middle['watched'] - middle['plain']:+.1f} MiB"
-    )
+    added = middle["watched"] - middle["plain"]
+    print(f"plain {middle['plain']:.0f} MiB, watched {middle['watched']:.0f} MiB: {added:+.1f} MiB")
     return middle

@@ -164,7 +164,7 @@ def test_mixed_dtypes_in_one_list(power):
 @pytest.mark.parametrize("power", POWERS)
 def test_sparse_gradients_with_duplicates(power):
     """Duplicate rows count as their sum; the sparse gradient stays sparse and is scaled like the others."""
-    rows = torch.sparse_coo_tensor([[1, 1, 4]], [[3.0, 1.0], [2.0, -5.0], [6.0, 2.0]], (6, 2))
+    rows = torch.sparse_coo_tensor([[1, 1, 4]], [[3.0, 1.0], [2.0, -5.0], [6.0, 2.0]], (6, 2), check_invariants=True)
     dense = torch.tensor([1.0, -2.0])
     arrays = [dense64(rows), dense64(dense)]
     table, other = nn.Parameter(torch.zeros(6, 2)), nn.Parameter(torch.zeros(2))

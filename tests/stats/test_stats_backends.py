@@ -81,6 +81,16 @@ def test_an_outlier_at_the_front_does_not_spoil_the_spread(backend):
     assert_close(gradient_stats([x], backend=backend), gradient_stats([x], backend="reference"), 4e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("value", [0.0371, 0.123456, 0.7, 1.1])
+@pytest.mark.parametrize("outlier_at", [7, 700])
+def test_equal_elements_beside_an_outlier_are_not_rounded_one_way(backend, value, outlier_at):
+    x = torch.full((1024,), value)
+    x[::2] = -value
+    x[outlier_at] = 50
+    assert_close(gradient_stats([x], backend=backend), gradient_stats([x], backend="reference"))
+
+
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
 def test_all_values_of_eight_bit_floats(backend, name):

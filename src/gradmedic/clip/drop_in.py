@@ -11,7 +11,7 @@ import torch
 
 from gradmedic.clip.apply import scale_gradients
 from gradmedic.clip.base import GradientSummary
-from gradmedic.clip.norm import EPSILON, check_threshold
+from gradmedic.clip.norm import check_threshold, scale_to
 from gradmedic.stats import gradient_stats
 from gradmedic.torch_hooks import ClipCall, announce_clip
 
@@ -66,9 +66,7 @@ def clip_grad_norm_(
         _raise_if_nonfinite((table.nan_count + table.inf_count).tolist())
     call = ClipCall("gradmedic", chosen, max_norm=limit, total_norm=total)
     with announce_clip(call):
-        clipped = (total > limit) & (nonfinite == 0)
-        one = torch.ones_like(total)
-        scale_gradients(gradients, torch.where(clipped, limit / (total + EPSILON), one).clamp(max=1.0))
+        scale_gradients(gradients, scale_to(limit, total, nonfinite))
     poison = torch.where(table.nan_count.sum() > 0, math.nan, torch.where(table.inf_count.sum() > 0, math.inf, 0.0))
     exact = any(gradient.dtype in (torch.float64, torch.complex128) for gradient in gradients)
     return (total + poison.to(total.device)).to(torch.float64 if exact else torch.float32)

@@ -26,10 +26,24 @@ class GlobalNorm:
     def update(self, summary: GradientSummary, state: None) -> tuple[Decision, None]:
         """Decide about one step; gradients that are not finite are left alone, NaN never multiplies anything."""
         total = summary.total
-        clipped = (total > self.threshold) & (summary.nonfinite == 0)
-        one = torch.ones_like(total)
-        scale = torch.where(clipped, self.threshold / (total + EPSILON), one)
-        return Decision(torch.minimum(scale, one), clipped, self.threshold), None
+        scale = scale_to(self.threshold, total, summary.nonfinite)
+        return Decision(scale, (total > self.threshold) & (summary.nonfinite == 0), self.threshold), None
+
+
+def scale_to(threshold: float, total: torch.Tensor, nonfinite: torch.Tensor) -> torch.Tensor:
+    """Return the factor that brings a norm to the threshold.
+
+    Args:
+        threshold: largest norm allowed, > 0.
+        total: norm of the finite elements, 0-d float64.
+        nonfinite: number of the others, 0-d.
+
+    Returns:
+        0-d float64, no host sync: exactly 1 below the threshold and where anything is not finite, torch's formula at and
+        above it.
+    """
+    reached = (total >= threshold) & (nonfinite == 0)
+    return torch.where(reached, threshold / (total + EPSILON), torch.ones_like(total)).clamp(max=1.0)
 
 
 def norm(threshold: float) -> GlobalNorm:

@@ -40,12 +40,12 @@ static void publish(const Job *job, int64_t tensor, const Sums *sums)
     const int64_t stride = job->n_tensors;
     double *moments = job->moments + tensor;
     int64_t *counts = job->counts + tensor;
-    const double n = (double)sums->finite, mean = ldexp(sums->mean, -sums->exponent);
-    moments[NORM * stride] = ldexp(sqrt(sums->scatter + n * mean * mean), sums->exponent);
+    const double n = (double)sums->finite, mean = scale(sums->mean, -sums->exponent);
+    moments[NORM * stride] = scale(sqrt(sums->scatter + n * mean * mean), sums->exponent);
     moments[MAX_ABS * stride] = sums->max_abs;
     moments[MIN_ABS * stride] = sums->min_abs;
     moments[MEAN * stride] = sums->mean;
-    moments[STD * stride] = n > 0 ? ldexp(sqrt(sums->scatter / n), sums->exponent) : 0;
+    moments[STD * stride] = n > 0 ? scale(sqrt(sums->scatter / n), sums->exponent) : 0;
     moments[MEAN_ABS * stride] = sums->mean_abs;
     counts[NUMEL * stride] = job->numels[tensor];
     counts[ZEROS * stride] = sums->zeros;

@@ -23,7 +23,7 @@
 enum { FP32, FP64, BF16, FP16, KINDS, SKIP = 255 };
 static const unsigned char ITEM_SIZE[KINDS] = {4, 8, 2, 2};
 
-enum { BLOCK = 1024, PART = 1024, LEAD = 32, FEW = 64, LANES = 32, BINS = 64 };
+enum { BLOCK = 1024, PART = 512, LEAD = 32, FEW = 64, LANES = 32, BINS = 64 };
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES)));
 
@@ -71,6 +71,12 @@ static void merge(Sums *total, const Sums *part)
     total->max_abs = part->max_abs > total->max_abs ? part->max_abs : total->max_abs;
     total->min_abs = part->min_abs < total->min_abs ? part->min_abs : total->min_abs;
     total->finite += part->finite;
+}
+
+/* value * 2^exponent, without the call where there is nothing to do. */
+static inline double scale(double value, int exponent)
+{
+    return exponent == 0 ? value : ldexp(value, exponent);
 }
 
 /* Count how often each bin occurs in bins[0..n). Gradients of one block rarely span more than fifteen powers of two, so
