@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 Norms = list[dict[str, float]]
+
+
+@pytest.fixture(autouse=True)
+def single_thread() -> Iterator[None]:
+    """Small tensors on a busy machine are computed an order of magnitude faster by one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def mlp(seed: int = 0) -> nn.Sequential:

@@ -138,9 +138,9 @@ MAKERS: dict[str, tuple[type[nn.Module], Make]] = {
 FOREACH = ("SGD", "Adam", "AdamW", "Adamax", "Adadelta", "Adagrad", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 for _name in FOREACH:
-    MAKERS[f"{_name} foreach"] = (Net, lambda p, kind=getattr(OPTIM, _name): kind(p, lr=1e-2, foreach=True))
+    MAKERS[f"{_name} foreach"] = (Net, lambda p, name=_name: getattr(OPTIM, name)(p, lr=1e-2, foreach=True))
 for _name in FUSED:
-    MAKERS[f"{_name} fused"] = (Net, lambda p, kind=getattr(OPTIM, _name): kind(p, lr=1e-2, fused=True))
+    MAKERS[f"{_name} fused"] = (Net, lambda p, name=_name: getattr(OPTIM, name)(p, lr=1e-2, fused=True))
 
 
 def test_every_optimizer_of_torch_is_in_the_list():

@@ -13,6 +13,7 @@ from torch import nn
 import gradmedic as gm
 from gradmedic import torch_hooks
 from hooks_training import batches, bit_identical, cross_entropy, mlp, module_hooks, sgd, train, weights_of
+from hooks_training import single_thread as single_thread
 
 ORIGINALS = {
     "backward": (torch.autograd, "backward"),

@@ -20,6 +20,9 @@ from hooks_training import (
     train,
     weights_of,
 )
+from hooks_training import (
+    single_thread as single_thread,
+)
 
 
 @pytest.fixture(autouse=True)

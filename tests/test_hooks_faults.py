@@ -37,6 +37,9 @@ from hooks_training import (
     train,
     weights_of,
 )
+from hooks_training import (
+    single_thread as single_thread,
+)
 
 INTERNAL = [
     (StepWatcher, "_probe_for"),

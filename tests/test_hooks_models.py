@@ -8,12 +8,13 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from hooks_training import batches, bit_identical, mlp, module_hooks, recorded_norms, sgd, train, weights_of
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import gradmedic as gm
+from hooks_training import batches, bit_identical, mlp, module_hooks, recorded_norms, sgd, train, weights_of
+from hooks_training import single_thread as single_thread
 
 
 class InPlaceResidual(nn.Module):
@@ -83,7 +84,11 @@ class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
         self.reentrant = reentrant
-        self.first, self.middle, self.last = nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 16), nn.Tanh()), nn.Linear(16, 4)
+        self.first, self.middle, self.last = (
+            nn.Linear(8, 16),
+            nn.Sequential(nn.Linear(16, 16), nn.Tanh()),
+            nn.Linear(16, 4),
+        )
 
     def forward(self, x):
         hidden = checkpoint(self.middle, self.first(x), use_reentrant=self.reentrant)
@@ -250,7 +255,7 @@ def test_per_sample_gradients_of_a_watched_model(steps_before):
 
     with gm.watch(model, optimizer, strict=True) as monitor:
         train(model, optimizer, batches(steps_before))
-        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
         per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
         watched = per_sample(parameters, x, y)
         jacobian = torch.func.jacrev(lambda one: model(one))(x[0])

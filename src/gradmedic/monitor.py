@@ -128,9 +128,7 @@ class Monitor:
             hands=roster.discovering,
         )
         self._on_device = backend == "torch"
-        self._engine = Engine(
-            rules=settings.rules, limits=settings.limits, lang=settings.lang, strict=settings.strict
-        )
+        self._engine = Engine(rules=settings.rules, limits=settings.limits, lang=settings.lang, strict=settings.strict)
         self._rule_errors = 0
         self._sinks: dict[str, Sink] = {}
         for sink in settings.sinks:
@@ -230,8 +228,9 @@ class Monitor:
         try:
             if not isinstance(value, torch.Tensor):
                 return float(value)
+            value = value.detach()
             if value.numel() == 1 and not value.is_complex():
-                return float(value) if value.device.type == "cpu" else value.detach().clone()
+                return float(value) if value.device.type == "cpu" else value.clone()
             kind = f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
         except (TypeError, ValueError, RuntimeError):
             kind = f"{value!r}"[:200]

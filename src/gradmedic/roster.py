@@ -79,6 +79,10 @@ class Roster:
         # An id may be used again once its tensor is gone: the reference tells.
         return entry if entry is not None and entry.reference() is parameter else None
 
+    def is_bare(self, parameter: torch.Tensor) -> bool:
+        """Whether a tensor is named although no module has it."""
+        return self.lookup(parameter) is not None and id(parameter) not in self._by_id
+
     def name_of(self, parameter: torch.Tensor) -> tuple[str, str] | None:
         """Return (parameter name, module name), or None."""
         entry = self.lookup(parameter)

@@ -174,20 +174,36 @@ def _outside_graphs(hook: Callable[..., Any]) -> Callable[..., Any]:
     return disabled
 
 
-def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+class _Switch:
+    """Whether a patch is in force. One that someone else has wrapped outlives its removal, and must then do nothing."""
+
+    __slots__ = ("_on",)
+
+    def __init__(self) -> None:
+        self._on = True
+
+    def off(self) -> None:
+        self._on = False
+
+    def __bool__(self) -> bool:
+        return self._on and bool(_listeners)
+
+
+def _patch(owner: Any, name: str, wrap: Callable[[Any, _Switch], Any]) -> Callable[[], None]:
     original = getattr(owner, name)
-    replacement = wrap(original)
+    switch = _Switch()
+    replacement = wrap(original, switch)
     setattr(owner, name, replacement)
 
     def remove() -> None:
-        # Someone may have wrapped our wrapper since; then it stays in their chain and, with no listener, does nothing.
+        switch.off()
         if getattr(owner, name) is replacement:
             setattr(owner, name, original)
 
     return remove
 
 
-def _patch_inner(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+def _patch_inner(module: Any, name: str, wrap: Callable[[Any, _Switch], Any]) -> Callable[[], None]:
     """Exchange the function inside a decorated one, so that names imported earlier are reached as well."""
     outer = getattr(module, name, None)
     if outer is None:
@@ -195,7 +211,7 @@ def _patch_inner(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable
     for cell in getattr(outer, "__closure__", None) or ():
         if getattr(cell.cell_contents, "__name__", None) == name:
             original = cell.cell_contents
-            cell.cell_contents = wrap(original)
+            cell.cell_contents = wrap(original, _Switch())
 
             def remove(cell: Any = cell, original: Any = original) -> None:
                 cell.cell_contents = original
@@ -210,10 +226,10 @@ def _as_sequence(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
-def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_backward(original: Callable[..., None], live: _Switch) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not _listeners or inside_backward() or passive():
+        if not live or inside_backward() or passive():
             return original(tensors, grad_tensors, *args, **kwargs)
         if not isinstance(tensors, torch.Tensor):
             tensors = tuple(tensors)  # an iterator would be used up by listening to it
@@ -251,32 +267,32 @@ def _on_after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         _tell("after_step", optimizer)
 
 
-def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_scale(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         result = original(self, outputs)
-        if _listeners and self.is_enabled() and not passive():
+        if live and self.is_enabled() and not passive():
             _tell("scaled", self, result, outputs)
         return result
 
     return scale
 
 
-def _wrap_unscale(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_unscale(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> Any:
         result = original(self, optimizer)
-        if _listeners and self.is_enabled() and not passive():
+        if live and self.is_enabled() and not passive():
             _tell("after_unscale", self, optimizer)
         return result
 
     return unscale_
 
 
-def _wrap_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_scaler_step(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _listeners or not self.is_enabled() or passive():
+        if not live or not self.is_enabled() or passive():
             return original(self, optimizer, *args, **kwargs)
         _tell("before_scaler_step", self, optimizer)
         finished = False
@@ -290,10 +306,10 @@ def _wrap_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _wrap_clip_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_clip_norm(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
     @functools.wraps(original)
     def _clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _listeners or passive():
+        if not live or passive():
             return original(parameters, max_norm, total_norm, *args, **kwargs)
         parameters = _as_sequence(parameters)
         call = ClipCall("clip_grad_norm_", parameters, max_norm=float(max_norm), total_norm=total_norm)
@@ -305,10 +321,10 @@ def _wrap_clip_norm(original: Callable[..., Any]) -> Callable[..., Any]:
     return _clip_grads_with_norm_
 
 
-def _wrap_clip_value(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_clip_value(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _listeners or passive():
+        if not live or passive():
             return original(parameters, clip_value, *args, **kwargs)
         parameters = _as_sequence(parameters)
         call = ClipCall("clip_grad_value_", parameters, clip_value=float(clip_value))

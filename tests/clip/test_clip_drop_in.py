@@ -27,9 +27,8 @@ def gradient_lists(draw: st.DrawFn) -> list[torch.Tensor]:
     seed = draw(st.integers(0, 2**31))
     size = draw(st.floats(1e-3, 1e3))
     generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(draw(shapes), generator=generator, dtype=torch.float64) * size for _ in range(draw(st.integers(1, 4)))
-    ]
+    number = draw(st.integers(1, 4))
+    return [torch.randn(draw(shapes), generator=generator, dtype=torch.float64) * size for _ in range(number)]
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,4 +1,4 @@
-"""`gm.watch(transform=gm.clip.norm(x))`: the weights of torch's clip in the same loop, once per step, in every kind of loop."""
+"""`gm.watch(transform=gm.clip.norm(x))`: the weights of torch's clip in the same loop, once per step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def train(
         x, y = batch(step, rows=8, dtype=dtype)
         for part in range(accumulate):
             rows = slice(part * 8 // accumulate, (part + 1) * 8 // accumulate)
-            loss = mse(model(x[rows]), y[rows]) / accumulate
+            loss = mse(model(x[rows]), y[rows]) / accumulate * (0.02 if step % 3 == 2 else 1.0)
             loss = loss * math.inf if step in bad else loss
             (scaler.scale(loss) if scaler else loss).backward()
         if clip != "transform":
@@ -157,13 +157,14 @@ def test_inside_the_closures_of_lbfgs(search):
     """R31: every evaluation is clipped, as by a clip at the end of the closure; one frame a step."""
     results = []
     for ours in (False, True):
-        model = net()
+        model = net(dtype=torch.float64)  # LBFGS multiplies the smallest differences
         optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4, line_search_fn=search)
         monitor = watch(model, optimizer, 0.7) if ours else None
 
         def closure(model: Any = model, optimizer: Any = optimizer, ours: bool = ours) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = mse(model(batch(0)[0]), batch(0)[1])
+            x, y = batch(0, dtype=torch.float64)
+            loss = mse(model(x), y)
             loss.backward()
             if not ours:
                 clip_grad_norm_(model.parameters(), 0.7)
@@ -178,7 +179,7 @@ def test_inside_the_closures_of_lbfgs(search):
             assert all(frame.grad_norm_post <= 0.7 * (1 + 1e-6) for frame in frames)
             assert any(frame.clipped for frame in frames)
             monitor.close()
-    assert_close(*results, rtol=1e-3, atol=1e-5)
+    assert_close(*results, rtol=1e-6, atol=1e-9)
 
 
 def test_inside_an_ordinary_closure():
@@ -257,7 +258,7 @@ def test_models_of_other_dtypes(dtype):
         mse(model(x), y).backward()
         arrays = [dense64(p.grad) for p in model.parameters()]
         optimizer.step()
-    epsilon = torch.finfo(dtype).eps
+    epsilon = 2 * torch.finfo(dtype).eps
     assert_close([dense64(p.grad) for p in model.parameters()], clipped(arrays, 0.3), rtol=epsilon, atol=epsilon * 1e-2)
     assert monitor.latest.grad_norm == pytest.approx(p_norm(arrays, 2.0), rel=1e-6)
     assert monitor.latest.grad_norm_post == pytest.approx(0.3, rel=1e-5)
@@ -376,7 +377,7 @@ def test_infinity_measures_only():
     optimizer = MAKERS["SGD"](model)
     for step in range(STEPS):
         optimizer.zero_grad()
-        mse(model(batch(step)[0]), batch(step)[1]).backward()
+        (mse(model(batch(step)[0]), batch(step)[1]) * (0.02 if step % 3 == 2 else 1.0)).backward()
         optimizer.step()
     assert all(np.array_equal(a, b) for a, b in zip(weights(ours), weights(model), strict=True))
     assert not any(frame.clipped for frame in frames)

@@ -1,4 +1,4 @@
-"""The user's own clipping: pre-clip and post-clip both recorded, the factor, how often, and whether it is in its place."""
+"""The user's own clipping: pre-clip and post-clip both recorded, the factor, how often, and whether in its place."""
 
 from __future__ import annotations
 
@@ -344,3 +344,41 @@ def test_a_subclass_that_clips_in_its_step_is_seen():
     assert monitor.latest.grad_norm_post == pytest.approx(0.1, rel=1e-4)
     assert monitor.latest.clipped
     assert monitor.latest.step == 0
+
+
+@pytest.mark.parametrize("clip", [clip_grad_norm_, gm.clip_grad_norm_], ids=["torch's", "ours"])
+def test_two_networks_clipped_one_after_the_other_before_both_step(clip):
+    """R36, R46: actor and critic: the critic's backward pass leaves what was clipped alone; no fault."""
+    models = {"actor": net(1), "critic": net(2)}
+    optimizers = {name: torch.optim.SGD(model.parameters(), 0.01) for name, model in models.items()}
+    with watch(models, optimizers) as monitor:
+        for step in range(4):
+            expected = {}
+            for name, model in models.items():
+                optimizers[name].zero_grad()
+                mse(model(batch(step)[0]), batch(step)[1]).backward()
+                pre = grad_norm(model)
+                clip(model.parameters(), 0.3)
+                expected[name] = (pre, grad_norm(model))
+            for optimizer in optimizers.values():
+                optimizer.step()
+            pair = {frame.optimizer: (frame.grad_norm, frame.grad_norm_post) for frame in frames(monitor)[-2:]}
+            assert pair == {name: pytest.approx(both, rel=1e-5) for name, both in expected.items()}
+        assert "GM108" not in codes(monitor)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_are_clipped_and_thrown_away_are_no_fault(set_to_none):
+    """R20: the first pass of SAM by hand: clip, climb, zero, evaluate again, clip, step."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with watch(model, optimizer) as monitor:
+        for step in range(4):
+            for _ in range(2):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                mse(model(batch(step)[0]), batch(step)[1]).backward()
+                pre = grad_norm(model)
+                clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            assert (monitor.latest.grad_norm, monitor.latest.grad_norm_post) == pytest.approx((pre, 0.3), rel=1e-4)
+        assert "GM108" not in codes(monitor)

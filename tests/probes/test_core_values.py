@@ -204,7 +204,7 @@ def test_mixed_dtypes_and_frozen_or_integer_tensors_in_one_model():
 
 
 def test_updates_and_weights_are_those_of_the_step():
-    """`weight_norm` is exact and before the step; `update_norm` is that of small tensors exactly; lr 0 changes nothing."""
+    """`weight_norm` is exact and before the step; `update_norm` exact for small tensors; lr 0 changes nothing."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     directions: list[dict[str, torch.Tensor]] = []

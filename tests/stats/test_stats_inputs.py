@@ -108,6 +108,7 @@ def test_a_wrapper_without_data_of_its_own_is_refused():
         gradient_stats([TwoTensor(torch.ones(2), torch.ones(2))])
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_layouts(backend):
     torch.manual_seed(0)

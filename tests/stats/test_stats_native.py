@@ -16,8 +16,9 @@ from gradmedic.stats import gradient_stats, native, native_available
 
 
 def many() -> list[torch.Tensor]:
+    """Return enough work for five threads, in pieces of every size."""
     torch.manual_seed(0)
-    xs = [torch.randn(n) for n in (1_000_003, 7, 0, 400_000, *[100] * 3000, 131_072, 131_073)]
+    xs = [torch.randn(n) for n in (9_000_003, 7, 0, 400_000, *[100] * 3000, 131_072, 131_073)]
     xs[0][17] = float("nan")
     return xs
 
@@ -76,12 +77,12 @@ def test_a_forked_child_measures_too():
         "import os, signal, warnings, torch\n"
         "from gradmedic.stats import gradient_stats\n"
         "warnings.simplefilter('ignore')\n"
-        "xs = [torch.ones(1 << 20)] * 2\n"
-        "assert gradient_stats(xs, backend='native').norm.tolist() == [1024.0] * 2\n"
+        "xs = [torch.ones(1 << 20)] * 8\n"
+        "assert gradient_stats(xs, backend='native').norm.tolist() == [1024.0] * 8\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    signal.alarm(60)\n"
-        "    os._exit(0 if gradient_stats(xs, backend='native').norm.tolist() == [1024.0] * 2 else 3)\n"
+        "    os._exit(0 if gradient_stats(xs, backend='native').norm.tolist() == [1024.0] * 8 else 3)\n"
         "assert os.waitpid(pid, 0)[1] == 0\n"
     )
 

@@ -39,8 +39,8 @@ def scale_to(threshold: float, total: torch.Tensor, nonfinite: torch.Tensor) -> 
         nonfinite: number of the others, 0-d.
 
     Returns:
-        0-d float64, no host sync: exactly 1 below the threshold and where anything is not finite, torch's formula at and
-        above it.
+        0-d float64, no host sync: exactly 1 below the threshold and where anything is not finite, torch's formula at
+        and above it.
     """
     reached = (total >= threshold) & (nonfinite == 0)
     return torch.where(reached, threshold / (total + EPSILON), torch.ones_like(total)).clamp(max=1.0)

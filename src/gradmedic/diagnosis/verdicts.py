@@ -77,7 +77,10 @@ def _prefix(view: View, places: Places) -> Places:
     if not len(cut) or not len(present):
         return cut[:0]
     position = _positions(view, (*cut, *present))
-    first = position[len(cut) :].min()
+    # A tied tensor (embedding and output layer) is reached from its late place, and says nothing of its early one.
+    untied = np.array([not _is_tied(view.layout.facts[place]) for place in present], dtype=bool)
+    live = position[len(cut) :]
+    first = live[untied].min() if untied.any() else live.min()
     before = cut[position[: len(cut)] < first]
     # A tensor that runs before every live one but whose module's other tensors are live is no cut (a spare bias).
     live_modules = {_module(view, place) for place in present}
@@ -91,6 +94,10 @@ def _positions(view: View, places: tuple[Any, ...]) -> Places:
         return np.array([fact.order for fact in facts if fact is not None], dtype=np.int64)
     registered = {name: at for at, name in enumerate(view.facts.parameters)} if view.facts else {}
     return np.array([registered.get(view.layout.names[place], place) for place in places], dtype=np.int64)
+
+
+def _is_tied(fact: ParameterFact | None) -> bool:
+    return fact is not None and bool(fact.aliases)
 
 
 def _module(view: View, place: Any) -> str:

@@ -10,8 +10,9 @@ own backward pass, which clears the mark.)
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -33,12 +34,12 @@ class Freshness:
         self._stale = False
         self._backward_since_step = False
 
-    def stepped(self, parameters: Sequence[torch.Tensor]) -> None:
-        """The optimizer has stepped: its gradients are used from now on."""
-        present = [parameter for parameter in parameters if parameter.grad is not None and not parameter.grad.is_sparse]
-        present = sorted(present, key=lambda parameter: parameter.numel())[:_SENTINELS]
+    def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The optimizer has stepped: its gradients are used from now on; the parameters come smallest first."""
+        present = (parameter for parameter in parameters if parameter.grad is not None and not parameter.grad.is_sparse)
         self._sentinels = [
-            _Sentinel(weakref.ref(parameter), id(parameter.grad), _version(parameter.grad)) for parameter in present
+            _Sentinel(weakref.ref(parameter), id(parameter.grad), _version(parameter.grad))
+            for parameter in islice(present, _SENTINELS)
         ]
         self._stale = bool(self._sentinels)
         self._backward_since_step = False
@@ -55,6 +56,11 @@ class Freshness:
             parameter = sentinel.parameter()
             if parameter is not None and parameter.grad is not None:
                 sentinel.gradient, sentinel.version = id(parameter.grad), _version(parameter.grad)
+
+    def unseen(self) -> None:
+        """A backward pass whose gradients could not be looked at: nothing is claimed of the next step."""
+        self._stale = False
+        self._backward_since_step = True
 
     @property
     def stale(self) -> bool:

@@ -7,6 +7,7 @@ Post-clip norms then follow by arithmetic from the factor that was applied.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -117,6 +118,7 @@ class GradientReader:
     def __init__(self, backend: Backend = "auto") -> None:
         self._backend: Backend = backend
         self._waiting: list[Reading] = []
+        self._holders: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def measure(
         self,
@@ -125,6 +127,7 @@ class GradientReader:
         full: bool,
         histogram: bool = False,
         divide_by: torch.Tensor | None = None,
+        waits: bool = True,
     ) -> Reading:
         """Measure the gradients of the parameters, all of which must have one.
 
@@ -133,6 +136,7 @@ class GradientReader:
             full: the whole table, or norms only.
             histogram: with the log2 histogram.
             divide_by: loss scale that the gradients still carry (0-d tensor), divided out of the statistics.
+            waits: whether gradients may change before the reading is used, so that their versions matter.
         """
         gradients = [parameter.grad for parameter in parameters]
         present = [gradient for gradient in gradients if gradient is not None]
@@ -144,7 +148,7 @@ class GradientReader:
         else:
             vector = norms(present, backend=self._backend)
             vector = vector if factor is None else vector * factor.to(vector.device)
-        return Reading([id(p) for p in parameters], table, vector, [_version(p) for p in parameters])
+        return Reading([id(p) for p in parameters], table, vector, [_version(p) for p in parameters] if waits else [])
 
     def before_clip(
         self, call: ClipCall, watched: Sequence[torch.Tensor], *, full: bool, divide_by: torch.Tensor | None
@@ -152,8 +156,11 @@ class GradientReader:
         """Take the reading that the clip call is about to destroy, for watched tensors that have none yet."""
         taken = {key for reading in self._waiting for key in reading.keys}
         fresh = [p for p in watched if p.grad is not None and id(p) not in taken]
+        if not self._waiting:
+            self._holders.clear()
         if fresh:
             self._waiting.append(self.measure(fresh, full=full, divide_by=divide_by))
+            self._holders.update((id(parameter), weakref.ref(parameter)) for parameter in fresh)
 
     def after_clip(self, call: ClipCall) -> None:
         """Note what the call did, and the versions that it left."""
@@ -182,8 +189,24 @@ class GradientReader:
         return bool(self._waiting)
 
     def forget(self) -> None:
-        """Drop all readings: gradients were added to since."""
+        """Drop all readings: their gradients are gone."""
         self._waiting.clear()
+
+    def forget_changed(self) -> bool:
+        """Drop the readings of gradients that were changed since by something unknown; returns whether any was."""
+        kept: list[Reading] = []
+        changed = False
+        for reading in self._waiting:
+            same = [at for at, key in enumerate(reading.keys) if self._unchanged(key, reading.versions[at])]
+            changed |= len(same) < len(reading.keys)
+            if same:
+                kept.append(reading.select(same))
+        self._waiting = kept
+        return changed
+
+    def _unchanged(self, key: int, version: int) -> bool:
+        parameter = self._holders[key]()
+        return parameter is not None and _version(parameter) == version
 
     def take(
         self,
@@ -197,6 +220,8 @@ class GradientReader:
 
         Readings of other optimizers' tensors, which a shared clip call has taken, go on waiting.
         """
+        if not self._waiting:
+            return [self.measure(parameters, full=full, histogram=histogram, divide_by=divide_by, waits=False)]
         wanted = {id(parameter): parameter for parameter in parameters}
         used: list[Reading] = []
         rest: list[Reading] = []
@@ -213,7 +238,7 @@ class GradientReader:
         covered = {key for reading in used for key in reading.keys}
         missing = [parameter for parameter in parameters if id(parameter) not in covered]
         if missing:
-            used.append(self.measure(missing, full=full, histogram=histogram, divide_by=divide_by))
+            used.append(self.measure(missing, full=full, histogram=histogram, divide_by=divide_by, waits=False))
         return used
 
     def _remeasure(self, reading: Reading, wanted: dict[int, torch.Tensor], divide_by: torch.Tensor | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.nn.parameter import is_lazy
 
 from gradmedic.facts import Facts
@@ -31,7 +32,7 @@ def describe_optimizer(
     foreign = [
         (position, tuple(parameter.shape))
         for position, parameter in enumerate(held)
-        if not is_lazy(parameter) and roster.lookup(parameter) is None
+        if not is_lazy(parameter) and _is_foreign(roster, parameter)
     ]
     facts.optimizers[name] = {
         "class": type(optimizer).__name__,
@@ -44,10 +45,17 @@ def describe_optimizer(
         for entry in roster.parameters
         if (parameter := entry.reference()) is not None and not is_lazy(parameter) and id(parameter) not in owners
     }
-    return [
+    entries = [
         {"optimizer": name, "name": f"{name}[{position}]", "shape": list(shape), "twin": twins.get(shape)}
         for position, shape in foreign
     ]
+    # Where models are being found, a tensor of no module may well be meant so, unless a module has one in its place.
+    return [entry for entry in entries if entry["twin"] is not None or not roster.discovering]
+
+
+def _is_foreign(roster: Roster, parameter: torch.Tensor) -> bool:
+    entry = roster.lookup(parameter)
+    return entry is None or roster.is_bare(parameter)
 
 
 def _plain(defaults: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gradmedic.frame import Frame
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.pending import ClipCount, PendingFrame
-from gradmedic.probes.samples import CoordinateSampler
+from gradmedic.probes.samples import CoordinateSampler, Views
 from gradmedic.roster import Roster
 from gradmedic.stats import norms
 from gradmedic.types import Backend
@@ -73,6 +73,7 @@ class OptimizerProbe:
         self._backend: Backend = backend
         self._key: tuple[tuple[int, bool], ...] = ()
         self._holders: list[weakref.ref[torch.Tensor]] = []
+        self._by_size: list[int] = []
         self._names: tuple[str, ...] = ()
         self._sampler: CoordinateSampler | None = None
         self._direction: tuple[int, torch.Tensor] | None = None
@@ -82,11 +83,13 @@ class OptimizerProbe:
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
         """Return the optimizer's trainable tensors, each once, and keep their names up to date."""
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self._same(held):
+            return held
         unique: dict[int, torch.Tensor] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad and not is_lazy(parameter):
-                    unique[id(parameter)] = parameter
+        for parameter in held:
+            if parameter.requires_grad and not is_lazy(parameter):
+                unique[id(parameter)] = parameter
         found = list(unique.values())
         key = tuple((id(p), p.requires_grad) for p in found)
         same = key == self._key and all(r() is p for r, p in zip(self._holders, found, strict=True))
@@ -94,7 +97,15 @@ class OptimizerProbe:
             self._rename(found)
             self._key = key
             self._holders = [weakref.ref(parameter) for parameter in found]
+            self._by_size = sorted(range(len(found)), key=lambda at: found[at].numel())
         return found
+
+    def _same(self, held: list[torch.Tensor]) -> bool:
+        """Whether the optimizer holds what it held the last time, all of it trainable: the usual step."""
+        known = self._holders
+        return len(held) == len(known) and all(
+            [reference() is parameter and parameter.requires_grad for reference, parameter in zip(known, held)]  # noqa: B905
+        )
 
     def _rename(self, found: list[torch.Tensor]) -> None:
         names: list[str] = []
@@ -120,7 +131,7 @@ class OptimizerProbe:
             The readings with the positions of their tensors; a transform may add its clipping to them.
         """
         parameters = self.parameters(optimizer)
-        hidden = [at for at, p in enumerate(parameters) if p.device.type == "meta"]
+        hidden = [at for at, p in enumerate(parameters) if p.is_meta]
         opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
         self._open = opened
         if options.sample:
@@ -134,10 +145,11 @@ class OptimizerProbe:
             return []
         opened.was_read = True
         parameters = opened.parameters
-        present = [at for at, p in enumerate(parameters) if p.grad is not None and p.device.type != "meta"]
+        gradients = [parameter.grad for parameter in parameters]
+        present = [at for at, gradient in enumerate(gradients) if gradient is not None and not gradient.is_meta]
         opened.readings = self._read(parameters, present, opened.options)
         if opened.options.sample and opened.options.direction and self._sampler is not None and present:
-            opened.direction = self._sampler.read([p.grad for p in parameters])
+            opened.direction = self._sampler.read(gradients)
         return opened.readings
 
     def _read(
@@ -147,17 +159,19 @@ class OptimizerProbe:
         if not chosen:
             return []
         taken = self._reader.take(chosen, full=options.full, histogram=options.histogram, divide_by=options.divide_by)
+        if len(taken) == 1 and taken[0].keys == [id(parameter) for parameter in chosen]:
+            return [(taken[0], present)]
         places = {id(parameters[at]): at for at in present}
         return [(reading, [places[key] for key in reading.keys]) for reading in taken]
 
     def _sample_weights(self, opened: _OpenStep, before: torch.Tensor | None) -> None:
-        weights = [p for p in opened.parameters if p.device.type != "meta"]
-        if not weights or len(weights) < len(opened.parameters):
+        if not opened.parameters or opened.hidden:
             return
         if self._sampler is None or not self._sampler.matches(opened.parameters):
             self._sampler = CoordinateSampler(opened.parameters)
-        opened.weights = self._sampler.read(opened.parameters) if before is None else before
-        opened.weight_norms = norms([p.detach() for p in opened.parameters], backend=self._backend)
+        opened.views = self._sampler.views(opened.parameters)
+        opened.weights = self._sampler.read(opened.parameters, opened.views) if before is None else before
+        opened.weight_norms = norms(opened.parameters, backend=self._backend)
 
     def finish(self, *, skipped: str | None = None) -> PendingFrame | None:
         """Read the weights after the step and return the step's frame; None if `begin` was not called."""
@@ -180,7 +194,7 @@ class OptimizerProbe:
         self._sample_after(opened, pending)
         frame.lrs = opened.rates
         frame.lr = opened.rates[0] if opened.rates else None
-        self.freshness.stepped(opened.parameters)
+        self.freshness.stepped(opened.parameters[at] for at in self._by_size)
         self.step += 1
         self._last_end = now
         return pending
@@ -227,9 +241,12 @@ class OptimizerProbe:
         return not bool(torch.equal(self._sampler.read(opened.parameters), opened.weights))
 
     def _sample_after(self, opened: _OpenStep, pending: PendingFrame) -> None:
-        if self._sampler is None or opened.weights is None or not self._sampler.matches(opened.parameters):
+        if self._sampler is None or opened.weights is None:
             return
-        after = self._last_weights = self._sampler.read(opened.parameters)
+        after = self._sampler.read(opened.parameters, opened.views)
+        if after.shape != opened.weights.shape:  # the step has exchanged weights for others of other shapes
+            return
+        self._last_weights = after
         everyone = list(range(len(opened.parameters)))
         update_norm, unchanged = self._sampler.compare(opened.weights, after)
         pending.vectors["update_norm"] = (update_norm, everyone)
@@ -254,6 +271,7 @@ class _OpenStep:
     rates: tuple[float, ...] = ()
     readings: list[tuple[Reading, list[int]]] = field(default_factory=list)
     was_read: bool = False
+    views: Views | None = None
     weights: torch.Tensor | None = None
     weight_norms: torch.Tensor | None = None
     direction: torch.Tensor | None = None

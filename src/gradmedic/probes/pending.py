@@ -19,7 +19,6 @@ from gradmedic.probes.gradients import Clip, Reading
 from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
 
 Floats = npt.NDArray[np.float64]
-_TABLE_COLUMNS = (*COUNT_COLUMNS, *MOMENT_COLUMNS)
 _CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -127,7 +126,7 @@ class PendingFrame:
             for unpack in readings:
                 unpack(table)
             for name, (place, at) in vectors.items():
-                table.put(name, at, parcel.get(place))
+                table.put(name, _where(at, table.size), parcel.get(place))
             table.finish(self.frame, self.clip_count)
             self.frame.tensors = table.as_tensors(self.names, self.hidden, self.full)
             return self.frame
@@ -156,8 +155,11 @@ class _Table:
         self.threshold: float | None = None
         self.post: dict[int, float] = {}
 
-    def put(self, name: str, positions: list[int], values: Floats | None) -> None:
+    def put(self, name: str, positions: list[int] | slice, values: Floats | None) -> None:
         if values is None:
+            return
+        if isinstance(positions, slice) and name not in self.columns:
+            self.columns[name] = values
             return
         column = self.columns.setdefault(name, np.full(self.size, np.nan))
         column[positions] = values
@@ -165,10 +167,18 @@ class _Table:
     def get(self, name: str) -> Floats:
         return self.columns.get(name, np.full(self.size, np.nan))
 
+    def _sum(self, name: str) -> float:
+        """Sum of a column over the tensors for which it was measured."""
+        values = self.columns.get(name)
+        if values is None:
+            return 0.0
+        total = float(values.sum())
+        return float(np.nansum(values)) if np.isnan(total) else total
+
     def finish(self, frame: Frame, count: ClipCount) -> None:
         if self.seen.any():
             before = self.get("norm")
-            nans, infs = (np.nansum(self.get(name)) for name in ("nan_count", "inf_count"))
+            nans, infs = (self._sum(name) for name in ("nan_count", "inf_count"))
             frame.nonfinite = int(nans + infs)
             frame.grad_norm = _total(before[self.seen], nans, infs)
             after = before * self.scale
@@ -198,7 +208,7 @@ class _Table:
 
 def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Callable[[_Table], None]:
     table = reading.table
-    columns = {} if table is None else {name: parcel.add(getattr(table, name)) for name in _TABLE_COLUMNS}
+    moments, tallies = (-1, -1) if table is None else (parcel.add(table.moments), parcel.add(table.counts))
     histogram = -1 if table is None else parcel.add(table.log2_hist)
     vector = parcel.add(reading.norms)
     totals = [
@@ -208,10 +218,13 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
     post = -1 if changed is None else parcel.add(changed[1])
 
     def unpack(into: _Table) -> None:
-        into.seen[positions] = True
-        for name, place in columns.items():
-            into.put(name, positions, parcel.get(place))
-        into.put("norm", positions, parcel.get(vector))
+        everywhere = _where(positions, into.size)
+        into.seen[everywhere] = True
+        for names, place in ((MOMENT_COLUMNS, moments), (COUNT_COLUMNS, tallies)):
+            rows = parcel.get(place)
+            for at, name in enumerate(names if rows is not None else ()):
+                into.put(name, everywhere, None if rows is None else rows[at])
+        into.put("norm", everywhere, parcel.get(vector))
         counts = parcel.get(histogram)
         if counts is not None:
             if into.histogram is None:
@@ -225,6 +238,11 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
             into.post.update({positions[at]: float(value) for at, value in zip(changed[0], values, strict=True)})
 
     return unpack
+
+
+def _where(positions: list[int], size: int) -> list[int] | slice:
+    """Return the positions for indexing; a slice, which costs no copy, when they are everything in order."""
+    return slice(None) if len(positions) == size and positions == list(range(size)) else positions
 
 
 def _apply_clip(

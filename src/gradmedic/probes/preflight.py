@@ -43,6 +43,7 @@ class Preflight:
         self._roster = roster
         self._failed = failed
         self._inputs_off = False
+        self._may_look = True
         self._removers: list[Callable[[], None]] = []
         self._looked_at: set[str] = set()
         self._hooked_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -132,14 +133,18 @@ class Preflight:
             while self._removers:
                 self._removers.pop()()
 
-    def collect(self, owners: dict[int, str], stale: list[dict[str, Any]], *, may_wait: bool = True) -> Facts:
+    def collect(
+        self, owners: dict[int, str], stale: list[dict[str, Any]], *, may_wait: bool = True, may_look: bool = True
+    ) -> Facts:
         """Bring the facts up to date.
 
         Args:
             owners: id(parameter) -> name of the optimizer that has it.
             stale: what optimizers hold that no watched model has.
             may_wait: whether input statistics may be read back from a device now.
+            may_look: whether no other thread can be writing gradients now.
         """
+        self._may_look = may_look
         if may_wait or all(sample.values.device.type == "cpu" for sample in self._samples):
             self.facts.inputs.extend(sample.read() for sample in self._samples)
             self._samples.clear()
@@ -155,7 +160,8 @@ class Preflight:
         walked = self.facts.steps_walked > 0
         looked = entry.module in self._looked_at
         old = self.facts.parameters.get(entry.name)
-        received = parameter.grad is not None or (old is not None and bool(old.received))
+        received = old is not None and bool(old.received)
+        received = received or (self._may_look and parameter.grad is not None)
         return ParameterFact(
             name=entry.name,
             module=entry.module,

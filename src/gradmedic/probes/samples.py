@@ -1,8 +1,8 @@
 """Sampled coordinates of weights and gradients: how much a step changed, and whether gradients agree from step to step.
 
-Of each tensor every k-th element in memory order is read, with k coprime to the tensor's dimensions so that the
-samples spread over all rows and columns, from an offset that a fixed seed decides. Strided views cost nothing and one
-`torch.cat` reads them all: a few launches for any number of tensors, and no index in memory.
+A small tensor is read whole. Of each larger one every k-th element in memory order is read, with k coprime to the
+tensor's dimensions so that the samples spread over all rows and columns, from an offset that a fixed seed decides.
+Strided views cost no memory and one `torch.cat` reads them all: a few launches for any number of tensors, and no index.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 #: At most so many coordinates of one tensor, and of all tensors together (1 MiB in fp32).
@@ -19,6 +21,7 @@ MAX_PER_TENSOR = 4096
 MAX_TOTAL = 2**18
 _MINIMUM = 64
 _SEED = 20_251
+_FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,17 @@ class Stride:
     offset: int
     step: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Strided views of the tensors that are too large to be read whole, and the addresses that they were made for.
+
+    They keep the tensors' memory alive: for use within one step.
+    """
+
+    strided: list[torch.Tensor]
+    addresses: list[int]
 
 
 def choose_stride(numel: int, shape: Sequence[int], tensors: int, position: int) -> Stride:
@@ -62,83 +76,135 @@ class CoordinateSampler:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         total = len(tensors)
-        self._strides = [
+        strides = [
             choose_stride(tensor.numel(), tensor.shape, total, position) if tensor.numel() else Stride(0, 1, 0)
             for position, tensor in enumerate(tensors)
         ]
-        self._counts = torch.tensor([stride.count for stride in self._strides], dtype=torch.int64)
-        self._factors = torch.tensor(
-            [tensor.numel() / max(stride.count, 1) for tensor, stride in zip(tensors, self._strides, strict=True)],
-            dtype=torch.float64,
-        )
+        self._strides = strides
+        self._whole = [at for at, tensor in enumerate(tensors) if strides[at].count == tensor.numel()]
+        self._parts = [at for at, tensor in enumerate(tensors) if strides[at].count < tensor.numel()]
+        # Values lie in the order of `order`: whole tensors first, so that one operation reads all of them.
+        order = np.array([*self._whole, *self._parts], dtype=np.int64)
+        self._place = np.argsort(order, kind="stable")
+        self._in_order = bool((order == np.arange(total)).all())
+        counts = np.array([stride.count for stride in strides], dtype=np.int64)
+        numels = np.array([tensor.numel() for tensor in tensors], dtype=np.float64)
+        self._counts, self._factors = counts, numels / np.maximum(counts, 1)
+        self._lengths = torch.from_numpy(counts[order])
+        self._filled = np.flatnonzero(counts[order])
+        self._starts = (np.cumsum(counts[order]) - counts[order])[self._filled]
         self._shapes = [tensor.shape for tensor in tensors]
-        counts = self._counts.numpy()
-        self._filled = np.flatnonzero(counts)
-        self._starts = (np.cumsum(counts) - counts)[self._filled]
+        self._odd = len({tensor.device for tensor in tensors}) > 1 or any(tensor.is_complex() for tensor in tensors)
+        self._last_squares: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def matches(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sampler was made for tensors of these shapes."""
-        return len(tensors) == len(self._shapes) and all(
-            tensor.shape == shape for tensor, shape in zip(tensors, self._shapes, strict=True)
-        )
+        return [tensor.shape for tensor in tensors] == self._shapes
 
     @torch.no_grad()
-    def read(self, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    def views(self, tensors: Sequence[torch.Tensor]) -> Views:
+        """Return views with which the same tensors can be read several times."""
+        strided = [_strided(tensors[at], self._strides[at]) for at in self._parts]
+        return Views(strided, [tensors[at].data_ptr() for at in self._parts])
+
+    @torch.no_grad()
+    def read(self, tensors: Sequence[torch.Tensor | None], views: Views | None = None) -> torch.Tensor:
         """Return the sampled values, [sum of counts], fp32 or wider, on the tensors' device; no host sync.
 
         Tensors on several devices are gathered on the first one's. Zeros stand for a gradient that is None or sparse.
+
+        Args:
+            tensors: those that the sampler was made for, or their gradients.
+            views: what `views` returned for them; made anew where a tensor's memory has been exchanged since.
         """
-        pieces = [
-            torch.zeros(stride.count)
-            if tensor is None or tensor.layout != torch.strided or tensor.device.type == "meta"
-            else _strided(tensor.detach(), stride)
-            for tensor, stride in zip(tensors, self._strides, strict=True)
-        ]
-        if not pieces:
+        plain = [tensor for tensor in tensors if tensor is not None and tensor.layout == torch.strided]
+        everything = len(plain) == len(tensors)
+        if everything:
+            whole = [plain[at] for at in self._whole]
+            fits = views is not None and views.addresses == [plain[at].data_ptr() for at in self._parts]
+            parts = views.strided if views is not None and fits else self.views(plain).strided
+        else:
+            whole, parts = ([self._piece(tensors[at], at) for at in places] for places in (self._whole, self._parts))
+        if not (whole or parts):
             return torch.zeros(0)
-        device = next((piece.device for piece in pieces if piece.device.type != "cpu"), pieces[0].device)
-        if any(piece.device != device for piece in pieces):
-            pieces = [piece.to(device, non_blocking=True) for piece in pieces]
-        flat = torch.cat(pieces)
-        return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+        if not everything or self._odd:
+            whole, parts = _alike(whole, parts)
+        flat = _join(whole, parts)
+        return flat if flat.dtype in _FLOATS else flat.float()
 
     def compare(self, before: torch.Tensor, after: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (update_norm, unchanged_frac), float64 [N], from the weights before and after a step.
 
         The norm is an estimate from the sample, exact where the whole tensor was read.
         """
+        if after.device.type == "cpu":
+            return self._compare_on_host(before.numpy(), after.numpy())
         change = after.double() - before.double()
-        squares = self._sum(change * change)
-        same = self._sum((after == before).double())
-        counts = self._counts.to(squares.device)
-        return (squares * self._factors.to(squares.device)).sqrt(), same / counts
+        squares = self._sum(change.square_())
+        same = self._sum(after == before)
+        factors, counts = (torch.from_numpy(each).to(squares.device) for each in (self._factors, self._counts))
+        return (squares * factors).sqrt(), same / counts
+
+    def _compare_on_host(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        # The same with numpy, whose calls cost a fraction of torch's on few elements.
+        with np.errstate(all="ignore"):
+            change = np.subtract(after, before, dtype=np.float64)
+            norms = np.sqrt(self._sum_on_host(np.square(change, out=change)) * self._factors)
+            unchanged = self._sum_on_host(after == before) / self._counts
+        return torch.from_numpy(norms), torch.from_numpy(unchanged)
 
     def cosine(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Return the cosine between two samples, float64 [N]; NaN where one of them is zero."""
-        one, other = one.double(), other.double()
-        product = self._sum(one * other)
-        return product / (self._sum(one * one).sqrt() * self._sum(other * other).sqrt())
+        wide, known = one.double(), self._last_squares
+        squares = self._sum(wide * wide)
+        others = known[1] if known is not None and known[0] is other else self._sum(other.double().square())
+        self._last_squares = (one, squares)
+        return self._sum(wide * other) / (squares.sqrt() * others.sqrt())
+
+    def _piece(self, tensor: torch.Tensor | None, at: int) -> torch.Tensor:
+        stride = self._strides[at]
+        if tensor is None or tensor.layout != torch.strided or tensor.device.type == "meta":
+            return torch.zeros(stride.count)
+        return tensor.detach() if stride.count == tensor.numel() else _strided(tensor, stride)
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum the values of each tensor, float64 [N]."""
         if values.device.type == "cpu":
-            return self._sum_on_host(values)
-        lengths = self._counts.to(values.device)
+            return torch.from_numpy(self._sum_on_host(values.numpy()))
         # unsafe=True leaves out a check of the lengths that would read them back from the device.
-        return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True, initial=0)
+        lengths = self._lengths.to(values.device)
+        sums = torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True, initial=0)
+        return sums if self._in_order else sums[torch.from_numpy(self._place).to(sums.device)]
 
-    def _sum_on_host(self, values: torch.Tensor) -> torch.Tensor:
+    def _sum_on_host(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         # segment_reduce is an order of magnitude slower than numpy's on a CPU. reduceat gives an empty segment its
-        # next neighbour's first value: leave those out.
-        sums = torch.zeros(len(self._strides), dtype=torch.float64)
+        # next neighbour's first value, and takes sums of booleans for "or": leave the ones out, and widen the others.
+        sums = np.zeros(len(self._strides))
         if self._starts.size:
-            with np.errstate(all="ignore"):  # infinities of both signs add up to NaN, which is what is meant
-                sums.numpy()[self._filled] = np.add.reduceat(values.numpy(), self._starts)
-        return sums
+            numbers = values.view(np.uint8) if values.dtype == np.bool_ else values
+            with np.errstate(all="ignore"):  # infinities of both signs add up to NaN, as they should, without a word
+                sums[self._filled] = np.add.reduceat(numbers, self._starts, dtype=np.float64)
+        return sums if self._in_order else sums[self._place]
+
+
+def _join(whole: list[torch.Tensor], parts: list[torch.Tensor]) -> torch.Tensor:
+    if len(whole) < 2:  # flattening a single tensor would not copy it
+        return torch.cat([*(tensor.reshape(-1) for tensor in whole), *parts])
+    flat: torch.Tensor = torch._C._nn.flatten_dense_tensors(whole)
+    return torch.cat([flat, *parts]) if parts else flat
+
+
+def _alike(*groups: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+    """Bring all pieces to one device, and complex ones to their real parts."""
+    devices = [piece.device for group in groups for piece in group]
+    device = next((device for device in devices if device.type != "cpu"), devices[0])
+    return tuple(
+        [(piece.real if piece.is_complex() else piece).to(device, non_blocking=True) for piece in group]
+        for group in groups
+    )
 
 
 def _strided(tensor: torch.Tensor, stride: Stride) -> torch.Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)[..., 0]
     if not tensor.is_contiguous() and not _is_dense(tensor):
         tensor = tensor.contiguous()
     return tensor.as_strided((stride.count,), (stride.step,), tensor.storage_offset() + stride.offset)

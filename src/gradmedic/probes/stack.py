@@ -8,6 +8,7 @@ dropped when it begins again.
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from typing import Any
 @dataclass(slots=True)
 class _Entry:
     optimizer: int
-    tensors: frozenset[int]
+    reference: weakref.ref[Any]
     nested: bool
 
 
@@ -34,9 +35,10 @@ class StepStack:
             if entry.optimizer == key:  # it raised the last time
                 del entries[place:]
                 break
-        tensors = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
-        nested = any(entry.tensors & tensors for entry in entries)
-        entries.append(_Entry(key, tensors, nested))
+        nested = bool(entries) and not _tensors(optimizer).isdisjoint(
+            key for entry in entries for key in _tensors(entry.reference())
+        )
+        entries.append(_Entry(key, weakref.ref(optimizer), nested))
         return nested
 
     def end(self, optimizer: Any) -> bool:
@@ -51,3 +53,7 @@ class StepStack:
                     self._by_thread.pop(thread, None)
                 return outermost
         return False
+
+
+def _tensors(optimizer: Any | None) -> set[int]:
+    return set() if optimizer is None else {id(p) for group in optimizer.param_groups for p in group["params"]}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +113,9 @@ class StepWatcher(Listener):
         self._in_backward_count = ClipCount()
         self._in_backward_steps = 0
         self._left_gradients = False
+        self._home = threading.get_ident()
+        self._steppers: set[int] = set()
+        self._strangers: set[int] = set()
         self._resumed: dict[str, dict[str, Any]] = {}
         self._observed = ObservedModels(weakref.ref(roster))
         self._last_facts: dict[str, Any] = {}
@@ -152,17 +156,30 @@ class StepWatcher(Listener):
             if self.roster.gone:
                 self._output.gone()
                 return
-            for probe in self.probes:
-                probe.freshness.before_backward()
-            self._notice_erased_gradients()
-            if self._reader.waiting:
-                self._note_clip_before_more_backward()
+            if self._alone():
+                for probe in self.probes:
+                    probe.freshness.before_backward()
+                self._notice_erased_gradients()
+                self._reader.forget_changed()  # zeroed without a step: SAM between its two passes
             leaves = self._look_at_graph(roots)
             self._finish_by_hand(roots, leaves)
             if self._losses.count == 0:
                 self._shared = (None, None, 0)
-            self._look_for_origin(roots)
-            self._add_loss(roots, gradients)
+            if not self._foreign_thread():
+                self._look_for_origin(roots)
+                self._add_loss(roots, gradients)
+
+    def _alone(self) -> bool:
+        """Whether this thread is the only one that steps what we watch, so that it may look at the gradients now.
+
+        Torch lets other threads replace `.grad` and write to it without a lock: to read it meanwhile can crash the process.
+        """
+        return (self._steppers or {self._home}) == {threading.get_ident()}
+
+    def _foreign_thread(self) -> bool:
+        """Whether this thread trains something else, and something else only."""
+        thread = threading.get_ident()
+        return bool(self._steppers) and thread not in self._steppers and thread in self._strangers
 
     def _notice_erased_gradients(self) -> None:
         """Gradients that were there and are gone without a step (a bad batch, left out) belong to no step."""
@@ -186,7 +203,7 @@ class StepWatcher(Listener):
         # Reading a value on a device would wait for it; there the origin is told from the gradients, later.
         if self._origin_sought or self.options.backend == "torch" or any(r.device.type != "cpu" for r in roots):
             return
-        lost = [root for root in roots if not bool(torch.isfinite(root.detach()).all())]
+        lost = [root for root in roots if not _finite(root.detach())]
         if all(self._losses.overflowed(root) for root in lost):
             return
         self._origin_sought = True
@@ -195,18 +212,28 @@ class StepWatcher(Listener):
     @part("after_backward")
     def after_backward(self, finished: bool) -> None:
         with self.lock:
-            stepped_inside = {pending.frame.optimizer for pending in self._in_backward}
-            for probe in self.probes:
-                if probe.name not in stepped_inside:  # what is left of its gradients has been used
-                    probe.freshness.after_backward()
             self._clips.after_backward()
-            self._left_gradients = any(probe.has_gradients() for probe in self.probes)
-            if not finished:
+            if self._alone():
+                self._look_at_gradients(finished)
+            else:
+                self._left_gradients = False
+                for probe in self.probes:
+                    probe.freshness.unseen()
+            if not finished and not self._foreign_thread():
                 self._losses.take_back()
             if self._in_backward:
                 self._finish_in_backward()
-            elif finished and self._hands is not None and not self._probes:
-                self._hands.begin(self._options_for(self._hands.probe))
+
+    def _look_at_gradients(self, finished: bool) -> None:
+        stepped_inside = {pending.frame.optimizer for pending in self._in_backward}
+        for probe in self.probes:
+            if probe.name not in stepped_inside:  # what is left of its gradients has been used
+                probe.freshness.after_backward()
+        if self._reader.forget_changed():
+            self._note_clip_before_more_backward()
+        self._left_gradients = any(probe.has_gradients() for probe in self.probes)
+        if finished and self._hands is not None and not self._probes and not self._in_backward:
+            self._hands.begin(self._options_for(self._hands.probe))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -218,6 +245,7 @@ class StepWatcher(Listener):
             probe = self._probe_for(optimizer)
             if nested or probe is None:
                 return None
+            self._steppers.add(threading.get_ident())
             if self._hands is not None:
                 self._hands.stop()
                 self._hands = None
@@ -255,8 +283,10 @@ class StepWatcher(Listener):
             outermost = self._stack.end(optimizer)
             probe = self._probes.get(id(optimizer))
             if not outermost or probe is None:
-                if outermost:
+                if outermost and not self._foreign_thread():
                     self._losses.restart()  # an optimizer that is not watched has used what was there
+                if outermost and probe is None:
+                    self._strangers.add(threading.get_ident())
                 return
             self._finish(probe)
 
@@ -317,7 +347,7 @@ class StepWatcher(Listener):
             optimizer = probe.reference()
             if optimizer is not None:
                 stale.extend(describe_optimizer(probe.name, optimizer, self.roster, owners, self.preflight.facts))
-        return self.preflight.collect(owners, stale, may_wait=may_wait)
+        return self.preflight.collect(owners, stale, may_wait=may_wait, may_look=self._alone())
 
     def _probe_for(self, optimizer: Any) -> OptimizerProbe | None:
         probe = self._probes.get(id(optimizer))
@@ -398,7 +428,6 @@ class StepWatcher(Listener):
         event = self._clips.overtaken()
         if event is not None:
             self._output.event({"step": min((probe.step for probe in self.probes), default=0), **event})
-        self._reader.forget()
 
     @part("scaled")
     def scaled(self, scaler: Any, outputs: Any, given: Any) -> None:
@@ -539,6 +568,13 @@ def _summary(probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -
     nonfinite = [reading.nonfinite().to(home) for reading, _ in readings]
     norm = torch.cat([vector.to(home) for vector in vectors])
     return GradientSummary(probe.names, norm, torch.stack(nonfinite).sum(), probe.step)
+
+
+def _finite(value: torch.Tensor) -> bool:
+    """Whether a tensor on the CPU is finite; a loss is one number, for which Python is quicker than torch."""
+    if value.dim() == 0 and value.is_floating_point():
+        return math.isfinite(value.item())
+    return bool(torch.isfinite(value).all())
 
 
 def _own_clip(decision: Decision) -> Clip:

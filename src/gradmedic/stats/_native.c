@@ -13,7 +13,9 @@
 
 #include "_native_kernel.h"
 
-enum { CHUNK = 1 << 17, MAX_THREADS = 64 }; /* a chunk takes about as long as starting a thread */
+/* Elements of an item of work, and of the work that is worth another thread: on a busy machine, a thread may have to
+ * wait for its first turn, and the call for the thread. */
+enum { CHUNK = 1 << 17, PER_THREAD = 1 << 21, MAX_THREADS = 64 };
 /* Rows of `moments` and of `counts`, as types.MOMENT_COLUMNS and types.COUNT_COLUMNS. */
 enum { NORM, MAX_ABS, MIN_ABS, MEAN, STD, MEAN_ABS };
 enum { NUMEL, ZEROS, NANS, INFS };
@@ -66,6 +68,9 @@ static void do_item(const Job *job, Item *item, int64_t *item_histogram)
         Sums sums = {0};
         if (job->kinds[i] == SKIP)
             continue;
+        if (i + 1 < item->last && job->kinds[i + 1] != SKIP)
+            prefetch((const char *)job->addresses[i + 1],
+                     (job->numels[i + 1] < BLOCK ? job->numels[i + 1] : BLOCK) * ITEM_SIZE[job->kinds[i + 1]]);
         add_elements((const char *)job->addresses[i], job->kinds[i], job->numels[i], &sums,
                      job->histogram ? job->histogram + i * BINS : NULL);
         publish(job, i, &sums);
@@ -136,6 +141,8 @@ static void run(Job *job, int n_threads)
     int started = 0;
     if (n_threads > MAX_THREADS)
         n_threads = MAX_THREADS;
+    if (n_threads > job->n_items * CHUNK / PER_THREAD)
+        n_threads = (int)(job->n_items * CHUNK / PER_THREAD);
     while (started + 1 < n_threads && started + 1 < job->n_items) {
         if (pthread_create(&threads[started], NULL, work, job) != 0)
             break;

@@ -24,52 +24,30 @@ CLONES static void NAME(block)(const REAL *x, ptrdiff_t n, const REAL *shifts, S
     abs_shift = shifts ? shifts[1] : abs_shift / (REAL)lead;
 
     /* Sums of few addends in REAL, their totals in double: a sum that meets equal addends is rounded one way each time.
-     * Two streams, for one accumulator per sum would leave the loop waiting for the latency of its additions. */
+     * One stream from front to back, for two streams at once confuse the hardware's prefetcher. */
     double d = 0, q = 0, a = 0;
     SIGNED high = 0, low = (SIGNED)ABS_MASK;
     for (ptrdiff_t start = 0; start < n; start += PART) {
-        const ptrdiff_t half = (n - start < PART ? n - start : PART) / 2;
-        const REAL *p = x + start, *r = p + half;
-        REAL d0 = 0, d1 = 0, q0 = 0, q1 = 0, a0 = 0, a1 = 0;
-        SIMD(reduction(+ : d0, d1, q0, q1, a0, a1) reduction(max : high) reduction(min : low))
-        for (ptrdiff_t i = 0; i < half; i++) {
-            SIGNED u, v;
-            REAL s, t, e, f;
+        const ptrdiff_t stop = n - start < PART ? n - start : PART;
+        const REAL *p = x + start;
+        REAL d0 = 0, q0 = 0, a0 = 0;
+        SIMD(reduction(+ : d0, q0, a0) reduction(max : high) reduction(min : low))
+        for (ptrdiff_t i = 0; i < stop; i++) {
+            SIGNED u;
+            REAL s, e;
             memcpy(&u, p + i, sizeof u);
-            memcpy(&v, r + i, sizeof v);
             u &= (SIGNED)ABS_MASK; /* the bits of |x|: ordered as integers like the values, infinity and NaN on top */
-            v &= (SIGNED)ABS_MASK;
             memcpy(&s, &u, sizeof s);
-            memcpy(&t, &v, sizeof t);
             high = u > high ? u : high;
             low = u < low ? u : low;
-            high = v > high ? v : high;
-            low = v < low ? v : low;
             e = p[i] - shift;
-            f = r[i] - shift;
             d0 += e;
-            d1 += f;
             q0 += e * e;
-            q1 += f * f;
             a0 += s - abs_shift;
-            a1 += t - abs_shift;
         }
-        d += (double)d0 + (double)d1;
-        q += (double)q0 + (double)q1;
-        a += (double)a0 + (double)a1;
-    }
-    if (n % 2) { /* PART is even: at most the last element is left */
-        SIGNED u;
-        REAL s;
-        const double e = (double)(x[n - 1] - shift);
-        memcpy(&u, x + n - 1, sizeof u);
-        u &= (SIGNED)ABS_MASK;
-        memcpy(&s, &u, sizeof s);
-        high = u > high ? u : high;
-        low = u < low ? u : low;
-        d += e;
-        q += e * e;
-        a += (double)(s - abs_shift);
+        d += (double)d0;
+        q += (double)q0;
+        a += (double)a0;
     }
     SIGNED zeros = high == 0 ? (SIGNED)n : 0;
     if (low == 0 && high > 0) { /* rarely: a second look is cheaper than counting in every block */

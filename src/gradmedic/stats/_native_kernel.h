@@ -23,7 +23,7 @@
 enum { FP32, FP64, BF16, FP16, KINDS, SKIP = 255 };
 static const unsigned char ITEM_SIZE[KINDS] = {4, 8, 2, 2};
 
-enum { BLOCK = 1024, PART = 512, LEAD = 32, FEW = 64, LANES = 32, BINS = 64 };
+enum { BLOCK = 1024, PART = 256, LEAD = 32, FEW = 64, LANES = 32, BINS = 64 };
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES)));
 
@@ -175,9 +175,9 @@ CLONES static void widen_fp16(const uint16_t *from, ptrdiff_t n, float *to)
 /* Ask for the bytes of the block to come. The hardware's own prefetcher starts anew at every page, and a block is a
  * page: without this a third of the bandwidth is lost. (Inline, for GCC takes a function that only prefetches to have
  * no effect, and drops its calls.) */
-__attribute__((always_inline)) static inline void prefetch(const char *at, int bytes)
+__attribute__((always_inline)) static inline void prefetch(const char *at, int64_t bytes)
 {
-    for (int i = 0; i < bytes; i += 64)
+    for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(at + i);
 }
 
@@ -197,7 +197,8 @@ static void add_elements(const char *data, int kind, int64_t n, Sums *total, int
     for (int64_t start = 0; start < n; start += BLOCK) {
         const ptrdiff_t count = (ptrdiff_t)(n - start < BLOCK ? n - start : BLOCK);
         const char *at = data + start * ITEM_SIZE[kind];
-        prefetch(at + BLOCK * ITEM_SIZE[kind], BLOCK * ITEM_SIZE[kind]);
+        const int64_t ahead = n - start - count;
+        prefetch(at + count * ITEM_SIZE[kind], (ahead < BLOCK ? ahead : BLOCK) * ITEM_SIZE[kind]);
         if (kind == FP64) {
             add_block_fp64((const double *)at, count, total, histogram);
             continue;

@@ -17,6 +17,9 @@ from gradmedic.types import Severity
 #: Optimizers whose update is about `lr` per element whatever the gradient's size.
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "nadam", "radam", "adafactor", "sign", "lamb")
 
+#: A line search that has converged, or finds no descent, rightly leaves the weights alone.
+_MAY_STAND_STILL = ("lbfgs",)
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -47,6 +50,8 @@ class NoOpStep:
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at every table in which something stood still."""
         if not view.table or view.history.tables < self.thresholds.steps or not view.frame.lr:
+            return
+        if view.optimizer_class.lower() in _MAY_STAND_STILL:
             return
         if not (view.tensor_window("update_norm", 1) == 0).any():
             return

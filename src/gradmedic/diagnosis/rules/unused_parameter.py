@@ -89,18 +89,23 @@ class UnusedParameter:
         zero &= np.array([fact is not None and fact.numel > 0 for fact in view.layout.facts], dtype=bool)
         if not zero.any() or not counters.nonzero.any():
             return
-        places = np.flatnonzero(zero)
-        steps = int(counters.zero_run[places].max())
-        yield Draft(
-            severity="warning",
-            confidence=0.7,
-            step=0,
-            where=view.layout.pick(places),
-            evidence=(Evidence("steps with a gradient of exactly zero", steps, least, "steps"),),
-            params={"steps": steps, "n": len(places), "aliases": ()},
-            variant="zero",
-            key="zero",
-        )
+        alone = np.array([_is_spare_bias(view, place) for place in range(len(zero))], dtype=bool)
+        groups: tuple[tuple[Severity, np.ndarray], ...] = (("warning", zero & ~alone), ("info", zero & alone))
+        for severity, chosen in groups:
+            if not chosen.any():
+                continue
+            places = np.flatnonzero(chosen)
+            steps = int(counters.zero_run[places].max())
+            yield Draft(
+                severity=severity,
+                confidence=0.7,
+                step=0,
+                where=view.layout.pick(places),
+                evidence=(Evidence("steps with a gradient of exactly zero", steps, least, "steps"),),
+                params={"steps": steps, "n": len(places), "aliases": ()},
+                variant="zero",
+                key=f"zero/{severity}",
+            )
 
     def _hidden(self, view: View) -> Draft:
         engine = (view.facts.engine if view.facts else None) or "?"
@@ -119,6 +124,18 @@ class UnusedParameter:
             variant="not_visible",
             key="not_visible",
         )
+
+
+def _is_spare_bias(view: View, place: int) -> bool:
+    """Whether it is a bias that cancels out (a siamese or critic difference, a norm behind it): its weight learns."""
+    fact = view.layout.facts[place]
+    if fact is None or len(fact.shape) > 1:
+        return False
+    nonzero = view.history.counters.nonzero
+    return any(
+        other is not None and other.module == fact.module and other.name != fact.name and nonzero[at]
+        for at, other in enumerate(view.layout.facts)
+    )
 
 
 def hidden(view: View) -> bool:
