@@ -247,6 +247,7 @@ def test_others_who_patched_after_us_keep_their_patch(monkeypatch):
     """R34: a function that someone wrapped while we were attached stays wrapped when we leave."""
     model = mlp()
     optimizer = sgd(model)
+    original = torch.autograd.backward
     monitor = gm.watch(model, optimizer, strict=True)
     ours = torch.autograd.backward
     calls: list[int] = []
@@ -262,6 +263,12 @@ def test_others_who_patched_after_us_keep_their_patch(monkeypatch):
     assert torch.autograd.backward is theirs
     assert len(calls) == 4
     assert monitor.run.steps.num_rows == 2
+    monkeypatch.undo()  # puts our wrapper back, whose time is over
+    assert torch.autograd.backward is ours
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        losses, _ = train(model, optimizer, batches(2))
+    torch.autograd.backward = original
+    assert monitor.run.series("loss").tolist() == pytest.approx(losses)
 
 
 def test_the_model_is_freed_at_once_after_detach():

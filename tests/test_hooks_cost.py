@@ -95,7 +95,7 @@ def count_steps(tensors: int, every: int, steps: list[int]) -> tuple[list[Counte
 
 
 def test_no_host_sync_between_reports_and_one_at_a_report():
-    """R40: steps that are not recorded read nothing on the host; recorded ones copy once, whatever the number of tensors."""
+    """R40: steps that are not recorded read nothing on the host; recorded ones copy once."""
     for tensors in (20, 2000):
         counters, copies = count_steps(tensors, 10, [11, 12, 15, 20, 21, 30])
         assert [counter.syncs for counter in counters] == [0] * 6
@@ -150,7 +150,7 @@ class Reads(TorchFunctionMode):
 
 
 def test_no_step_between_reports_reads_a_tensor():
-    """R40: through forward, backward, clip and step, no tensor is turned into a number, list or array between reports."""
+    """R40: through forward, backward, clip and step, no tensor becomes a number, list or array between reports."""
     model = mlp()
     optimizer = Quiet(model.parameters())
     with gm.watch(model, optimizer, every=1000, backend="torch", transform=None, strict=True):
@@ -174,7 +174,7 @@ def test_the_backlog_is_bounded():
         losses = []
         for data in batches(150):
             losses += train(model, optimizer, [data])[0]
-            largest = max(largest, len(monitor._backlog))
+            largest = max(largest, len(monitor._ledger._backlog))
     assert largest == 63
     assert monitor.run.series("step").tolist() == list(range(150))
     assert monitor.run.series("loss").tolist() == pytest.approx(losses)
@@ -234,7 +234,7 @@ def test_overhead_is_measured_and_reported():
     assert sum(frame.overhead_seconds for frame in frames) <= seconds
 
 
-# -- memory -------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------
 
 
 def live_tensors() -> int:

@@ -13,6 +13,7 @@ import torch
 import gradmedic as gm
 from gradmedic import torch_hooks
 from gradmedic.diagnosis import Engine
+from gradmedic.ledger import Ledger
 from gradmedic.monitor import Monitor
 from gradmedic.probes import preflight
 from gradmedic.probes.clipping import ClipWatch
@@ -82,12 +83,12 @@ INTERNAL = [
     (Roster, "refresh"),
     (PendingFrame, "pack"),
     (Monitor, "_pending"),
-    (Monitor, "_resolve"),
-    (Monitor, "_resolved"),
-    (Monitor, "_judge"),
-    (Monitor, "_found"),
+    (Ledger, "resolve"),
+    (Ledger, "_resolved"),
+    (Ledger, "_judge"),
+    (Ledger, "_found"),
     (Monitor, "_event"),
-    (Monitor, "_take_logged"),
+    (Ledger, "_take_logged"),
     (Engine, "on_frame"),
     (Engine, "finish"),
 ]
@@ -141,7 +142,7 @@ def test_a_fault_of_ours_never_reaches_training(owner, method, monkeypatch, capf
 
 @pytest.mark.parametrize(
     ("owner", "method"),
-    [(OptimizerProbe, "begin"), (OptimizerProbe, "finish"), (LossMeter, "add"), (Monitor, "_resolved")],
+    [(OptimizerProbe, "begin"), (OptimizerProbe, "finish"), (LossMeter, "add"), (Ledger, "_resolved")],
 )
 def test_strict_mode_raises(owner, method, monkeypatch):
     """R78: strict mode is for debugging, there our own error is raised."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gradmedic.diagnosis import diagnose as diagnose
     from gradmedic.frame import Frame as Frame
     from gradmedic.monitor import Monitor as Monitor
-    from gradmedic.monitor import watch as watch
     from gradmedic.record import Run as Run
     from gradmedic.record import open_run as open_run
+    from gradmedic.watching import watch as watch
 
 __version__ = "0.1.0"
 
@@ -56,7 +56,7 @@ _WHERE = {
     "clip_grad_norm_": "gradmedic.clip.drop_in",
     "diagnose": "gradmedic.diagnosis",
     "open_run": "gradmedic.record",
-    "watch": "gradmedic.monitor",
+    "watch": "gradmedic.watching",
 }
 _MODULES = ("clip", "stats")
 

@@ -169,7 +169,7 @@ def core_limits(options: RunOptions) -> Any:
 
 
 def _watch(options: RunOptions, transform: Any) -> Any:
-    from gradmedic.monitor import watch_process
+    from gradmedic.watching import watch_process
 
     return watch_process(
         record=options.record,

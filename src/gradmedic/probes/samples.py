@@ -83,6 +83,7 @@ class CoordinateSampler:
         self._strides = strides
         self._whole = [at for at, tensor in enumerate(tensors) if strides[at].count == tensor.numel()]
         self._parts = [at for at, tensor in enumerate(tensors) if strides[at].count < tensor.numel()]
+        self._geometry = [(at, (strides[at].count,), (strides[at].step,), strides[at].offset) for at in self._parts]
         # Values lie in the order of `order`: whole tensors first, so that one operation reads all of them.
         order = np.array([*self._whole, *self._parts], dtype=np.int64)
         self._place = np.argsort(order, kind="stable")
@@ -104,8 +105,18 @@ class CoordinateSampler:
     @torch.no_grad()
     def views(self, tensors: Sequence[torch.Tensor]) -> Views:
         """Return views with which the same tensors can be read several times."""
-        strided = [_strided(tensors[at], self._strides[at]) for at in self._parts]
-        return Views(strided, [tensors[at].data_ptr() for at in self._parts])
+        strided = self._strided(tensors)
+        # A tensor with gaps in memory was copied; its address never fits, and it is read anew each time.
+        starts = [geometry[3] * view.element_size() for geometry, view in zip(self._geometry, strided, strict=True)]
+        return Views(strided, [view.data_ptr() - start for view, start in zip(strided, starts, strict=True)])
+
+    def _strided(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [
+            tensor.as_strided(size, step, tensor.storage_offset() + offset)
+            if (tensor := tensors[at]).is_contiguous()
+            else _strided(tensor, self._strides[at])
+            for at, size, step, offset in self._geometry
+        ]
 
     @torch.no_grad()
     def read(self, tensors: Sequence[torch.Tensor | None], views: Views | None = None) -> torch.Tensor:
@@ -122,7 +133,7 @@ class CoordinateSampler:
         if everything:
             whole = [plain[at] for at in self._whole]
             fits = views is not None and views.addresses == [plain[at].data_ptr() for at in self._parts]
-            parts = views.strided if views is not None and fits else self.views(plain).strided
+            parts = views.strided if views is not None and fits else self._strided(plain)
         else:
             whole, parts = ([self._piece(tensors[at], at) for at in places] for places in (self._whole, self._parts))
         if not (whole or parts):

@@ -172,7 +172,7 @@ class StepWatcher(Listener):
     def _alone(self) -> bool:
         """Whether this thread is the only one that steps what we watch, so that it may look at the gradients now.
 
-        Torch lets other threads replace `.grad` and write to it without a lock: to read it meanwhile can crash the process.
+        Torch lets other threads replace `.grad` and write to it without a lock: to read it meanwhile can crash.
         """
         return (self._steppers or {self._home}) == {threading.get_ident()}
 

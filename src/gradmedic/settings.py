@@ -1,0 +1,54 @@
+"""How a monitor works, and how it ends a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradmedic.clip.base import Transform
+from gradmedic.schedule import StepSchedule
+from gradmedic.types import Sink
+
+if TYPE_CHECKING:
+    from gradmedic.diagnosis import Finding
+
+
+class StepLimit(SystemExit):
+    """The number of optimizer steps that the user asked for has been made; exits with code 0."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(0)
+        self.steps = steps
+
+
+@dataclass(slots=True)
+class Settings:
+    """How a monitor works; `watch` and `watch_process` fill it in."""
+
+    record: str | Path | None = None
+    every: int | StepSchedule = 1
+    transform: Transform | None = None
+    limits: Any = None
+    sinks: Sequence[Sink] = ()
+    rules: Any = "default"
+    budget: str | int = "256MB"
+    on_finding: Callable[[Finding], None] | None = None
+    backend: str = "auto"
+    strict: bool = False
+    lang: str = "en"
+    stop_after: int | None = None
+    join: bool = False
+    overwrite: bool = False
+    namespace: Callable[[], Mapping[str, Any]] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the record says of them, JSON-ready."""
+        return {
+            "every": self.every if isinstance(self.every, int) else repr(self.every),
+            "backend": self.backend,
+            "limits": self.limits,
+            "transform": None if self.transform is None else repr(self.transform),
+            "stop_after": self.stop_after,
+        }

@@ -1,0 +1,155 @@
+"""How watching begins: `watch` for a model in anyone's loop, `watch_process` for an unmodified script."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gradmedic.checks import check_limits, check_optimizers, check_trainable
+from gradmedic.clip.base import Transform
+from gradmedic.diagnosis import Finding
+from gradmedic.errors import InputError
+from gradmedic.monitor import Monitor
+from gradmedic.names import unwrap
+from gradmedic.roster import Roster
+from gradmedic.schedule import StepSchedule
+from gradmedic.settings import Settings
+from gradmedic.types import Sink
+
+#: Model -> its monitor, so that attaching anew replaces; both are held weakly.
+_attached: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
+
+
+def watch(
+    model: nn.Module | Mapping[str, nn.Module],
+    optimizer: Any = None,
+    *,
+    record: str | Path | None = None,
+    every: int | StepSchedule = 1,
+    modules: Any = "auto",
+    modules_every: int = 50,
+    transform: Transform | None = None,
+    flow: Mapping[str, float] | None = None,
+    limits: float | Mapping[str, float] | None = None,
+    sinks: Sequence[Sink] = (),
+    rules: Any = "default",
+    budget: str | int = "256MB",
+    on_finding: Callable[[Finding], None] | None = None,
+    backend: str = "auto",
+    strict: bool = False,
+) -> Monitor:
+    """Watch a model's training: measure, record and judge every optimizer step.
+
+    Watching alone changes nothing: the weights stay bit-identical to an unwatched run. Attaching a second time to a
+    model replaces the first attachment.
+
+    Args:
+        model: the module that is trained, or a mapping of names to modules (GAN: {"G": g, "D": d}).
+        optimizer: an optimizer, a sequence or a mapping of them; None: every optimizer that steps a parameter of the
+            model, found when it steps.
+        record: run folder to create; None keeps the run in bounded memory.
+        every: which steps get the full per-tensor table: an int or a callable step -> bool. Scalars are kept for every
+            step.
+        modules: "auto" or None. Probes of activations are not part of this version: a list of patterns is an error.
+        modules_every: reserved for them.
+        transform: what to do to gradients, e.g. `gm.clip.norm(1.0)`.
+        flow: limits of the gradient that flows back through modules; not part of this version.
+        limits: your own alarm: a pre-clip norm for the whole model, or a mapping pattern -> norm; exceeding it is
+            finding GM412, said on stderr at once.
+        sinks: objects with `emit(frame)`, `emit_finding(finding)`, `close()`.
+        rules: "default", or a sequence of codes and rule objects.
+        budget: bound on the run folder's size, e.g. "256MB".
+        on_finding: called with each finding as soon as it is made.
+        backend: "auto", "native", "torch" or "reference".
+        strict: raise gradmedic's own errors instead of isolating them (for tests).
+
+    Returns:
+        A monitor; use it as a context manager, or call `close()`.
+
+    Raises:
+        InputError: not a module, an optimizer of another model, nothing trainable, an unknown pattern, an existing run.
+
+    Example:
+        >>> import torch, gradmedic as gm
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with gm.watch(model, optimizer) as monitor:
+        ...     model(torch.ones(4, 2)).sum().backward()
+        ...     optimizer.step()
+        >>> monitor.latest.step
+        0
+    """
+    if flow:
+        raise InputError(
+            "flow: clipping the gradient that flows through modules is not part of this version; leave it out"
+        )
+    if modules not in ("auto", None):
+        raise InputError("modules: probing modules is not part of this version; leave it at 'auto' or pass None")
+    roster = Roster(model)
+    check_trainable(roster)
+    optimizers = check_optimizers(optimizer, roster)
+    check_limits(limits, roster.models, roster)
+    monitor = Monitor(
+        roster,
+        optimizers,
+        Settings(record, every, transform, limits, sinks, rules, budget, on_finding, backend, strict),
+    )
+    for each in roster.models.values():
+        earlier = _attached.get(unwrap(each))
+        if earlier is not None and (former := earlier()) is not None:
+            former.close("attached anew")
+        _attached[unwrap(each)] = weakref.ref(monitor)
+    return monitor
+
+
+def watch_process(
+    *,
+    record: str | Path | None,
+    every: int | StepSchedule = 1,
+    modules: Any = "auto",
+    transform: Transform | None = None,
+    guard: bool = False,
+    limits: Any = None,
+    stop_after: int | None = None,
+    budget: str | int = "256MB",
+    lang: str = "en",
+    namespace: Callable[[], Mapping[str, Any]] | None = None,
+    join: bool = False,
+    on_finding: Callable[[Finding], None] | None = None,
+    lazy: bool = True,
+    overwrite: bool = False,
+    strict: bool = False,
+) -> Monitor:
+    """Watch every optimizer of this process, for `gradmedic run`: models are found when they are trained.
+
+    Args:
+        record, every, transform, limits, budget, on_finding, strict: as for `watch`.
+        modules: as for `watch`.
+        guard: must be False; guards are not part of this version.
+        stop_after: raise `StepLimit` (a SystemExit with code 0) after so many optimizer steps.
+        lang: language of findings, "en" or "zh".
+        namespace: returns the script's global variables, whose names models, optimizers and bare tensors get.
+        join: write into a run folder that other processes write to as well.
+        lazy: make the run folder at the first frame.
+        overwrite: replace a run that the folder holds.
+
+    Returns:
+        A monitor.
+    """
+    if guard:
+        raise InputError("guard: guards are not part of this version; leave it out")
+    if modules not in ("auto", None):
+        raise InputError("modules: probing modules is not part of this version; leave it out")
+    settings = Settings(
+        record, every, transform, limits, budget=budget, on_finding=on_finding, strict=strict, lang=lang
+    )
+    settings.stop_after, settings.join, settings.overwrite = stop_after, join, overwrite
+    settings.namespace = namespace
+    monitor = Monitor(Roster(None, namespace), None, settings)
+    if not lazy:
+        monitor.open_record()
+    return monitor
