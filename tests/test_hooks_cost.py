@@ -245,7 +245,7 @@ def live_tensors() -> int:
 def own_objects() -> int:
     gc.collect()
     kinds = (type(each) for each in gc.get_objects())
-    return sum(kind.__module__.partition(".")[0] in ("gradmedic", "pyarrow", "numpy") for kind in kinds)
+    return sum(str(kind.__module__).partition(".")[0] in ("gradmedic", "pyarrow", "numpy") for kind in kinds)
 
 
 def loop(model, optimizer, data) -> None:
@@ -307,7 +307,9 @@ def test_no_buffer_in_proportion_to_the_gradients():
             held = {
                 each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
                 for each in gc.get_objects()
-                if issubclass(type(each), torch.Tensor) and each.device.type == "cpu" and each.layout == torch.strided
+                if type(each) in (torch.Tensor, nn.Parameter)
+                and each.device.type == "cpu"
+                and each.layout == torch.strided
             }
             extra = sum(size for pointer, size in held.items() if pointer not in known)
         assert extra < 2_000_000

@@ -17,6 +17,7 @@ from gradmedic.ledger import Ledger
 from gradmedic.monitor import Monitor
 from gradmedic.probes import preflight
 from gradmedic.probes.clipping import ClipWatch
+from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.losses import LossMeter
@@ -43,7 +44,7 @@ from hooks_training import (
 )
 
 INTERNAL = [
-    (StepWatcher, "_probe_for"),
+    (Fleet, "find"),
     (StepWatcher, "_options_for"),
     (StepWatcher, "_look_at_graph"),
     (StepWatcher, "_add_loss"),
@@ -88,7 +89,6 @@ INTERNAL = [
     (Ledger, "_judge"),
     (Ledger, "_found"),
     (Monitor, "_event"),
-    (Ledger, "_take_logged"),
     (Engine, "on_frame"),
     (Engine, "finish"),
 ]

@@ -1,4 +1,4 @@
-"""Models of every kind: they run as they do unwatched, and their gradients are recorded as the user would compute them."""
+"""Models of every kind: they run as unwatched, and their gradients are recorded as a user would compute them."""
 
 from __future__ import annotations
 
@@ -84,11 +84,8 @@ class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
         self.reentrant = reentrant
-        self.first, self.middle, self.last = (
-            nn.Linear(8, 16),
-            nn.Sequential(nn.Linear(16, 16), nn.Tanh()),
-            nn.Linear(16, 4),
-        )
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.middle = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
 
     def forward(self, x):
         hidden = checkpoint(self.middle, self.first(x), use_reentrant=self.reentrant)
@@ -211,7 +208,7 @@ def test_both_originals_of_a_parametrization_lie_under_their_layer():
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_first_steps_have_no_stale_or_missing_values(to_none):
-    """R51: with zero_grad(set_to_none=False) as with True, the first records hold this step's gradients, all of them."""
+    """R51: with zero_grad(set_to_none=False) as with True, the first records hold this step's gradients."""
     model = mlp()
     optimizer = sgd(model)
     with gm.watch(model, optimizer, strict=True) as monitor:
@@ -240,7 +237,7 @@ def test_gradients_are_read_before_clip_and_zero():
         assert monitor.latest.grad_norm_post == pytest.approx(0.1, rel=1e-4)
 
 
-# -- functorch, double backward -----------------------------------------------------------------------------------------
+# -- functorch, double backward ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps_before", [0, 5])
@@ -439,7 +436,7 @@ def test_attributes_of_modules_are_left_alone():
             self.hook = self.name = "mine"
 
         def __getattr__(self, name):
-            if name.startswith("gradmedic") or name.startswith("_gradmedic"):
+            if name.startswith(("gradmedic", "_gradmedic")):
                 raise AssertionError("something of ours was looked for on the user's module")
             return super().__getattr__(name)
 

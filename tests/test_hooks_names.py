@@ -97,10 +97,7 @@ def test_two_monitors_write_two_records(tmp_path):
     """R35: two monitors on two nets of one class write records of their own."""
     nets = [mlp(1), mlp(2)]
     optimizers = [sgd(net) for net in nets]
-    monitors = [
-        gm.watch(n, o, record=tmp_path / str(i), strict=True)
-        for i, (n, o) in enumerate(zip(nets, optimizers, strict=True))
-    ]
+    monitors = [gm.watch(nets[i], optimizers[i], record=tmp_path / str(i), strict=True) for i in range(2)]
     for net, optimizer in zip(nets, optimizers, strict=True):
         train(net, optimizer, batches(3))
     for monitor in monitors:
@@ -163,7 +160,7 @@ def test_small_helpers():
     assert variable_name(thing, {"equal": 1}) is None
 
 
-# -- roster -------------------------------------------------------------------------------------------------------------
+# -- roster --------------------------------------------------------------------------------
 
 
 def test_the_roster_holds_models_weakly():

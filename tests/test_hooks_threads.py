@@ -68,7 +68,7 @@ def test_forwards_from_four_threads():
         for _ in range(3):
             expected = model(x)
             answers: list[torch.Tensor] = []
-            in_threads(*[lambda: answers.extend(model(x) for _ in range(20))] * 4)
+            in_threads(*[lambda answers=answers: answers.extend(model(x) for _ in range(20))] * 4)
             assert len(answers) == 80
             assert all(torch.equal(answer, expected) for answer in answers)
             train(model, optimizer, batches(2))

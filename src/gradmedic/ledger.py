@@ -118,7 +118,8 @@ class Ledger:
         """Take a step that was made."""
         recorder = self.recorder
         self.release()
-        self._take_logged(pending)
+        _add_to(pending, self._logged)
+        self._logged.clear()
         pending.frame.overhead_seconds = self.isolation.seconds - self._spent
         self._spent = self.isolation.seconds
         self._backlog.append(pending)
@@ -130,8 +131,11 @@ class Ledger:
 
     def log(self, given: Mapping[str, torch.Tensor | float], *, under_way: bool) -> None:
         """Add the user's numbers to the last frame, or, when a step is under way, to the next."""
-        if not self._held or under_way:
+        if under_way or not (self._backlog or self._held):
             self._logged.update(given)
+            return
+        if self._backlog:  # the last frame still lies on the device
+            _add_to(self._backlog[-1], given)
             return
         held = self._held[-1]
         for key, value in given.items():
@@ -173,16 +177,6 @@ class Ledger:
 
     def _waits_on_device(self, pending: PendingFrame) -> bool:
         return self._on_device or any(reading.norm.device.type != "cpu" for reading, _ in pending.readings)
-
-    def _take_logged(self, pending: PendingFrame) -> None:
-        for key, value in self._logged.items():
-            if key == "loss":
-                pending.loss = torch.as_tensor(value, dtype=torch.float64)
-            elif isinstance(value, torch.Tensor):
-                pending.logged[key] = value
-            else:
-                pending.frame.logged = {**pending.frame.logged, key: value}
-        self._logged.clear()
 
     def resolve(self) -> None:
         """Bring to the host what still lies on a device, in one copy, and judge it."""
@@ -281,6 +275,16 @@ class Ledger:
         say(f"own error in {part!r}, which is switched off; training goes on ({message})")
         if self._recorder is not None:
             self._recorder.event({"kind": "error", "part": part, "message": message})
+
+
+def _add_to(pending: PendingFrame, given: Mapping[str, torch.Tensor | float]) -> None:
+    for key, value in given.items():
+        if key == "loss":
+            pending.loss = torch.as_tensor(value, dtype=torch.float64)
+        elif isinstance(value, torch.Tensor):
+            pending.logged[key] = value
+        else:
+            pending.frame.logged = {**pending.frame.logged, key: value}
 
 
 def _log_into(frame: Frame, key: str, value: float | None) -> None:

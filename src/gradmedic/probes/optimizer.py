@@ -78,7 +78,7 @@ class OptimizerProbe:
         self._sampler: CoordinateSampler | None = None
         self._direction: tuple[int, torch.Tensor] | None = None
         self._last_end: float | None = None
-        self._last_weights: torch.Tensor | None = None
+        self._last_weights: tuple[int, torch.Tensor] | None = None
         self._open: _OpenStep | None = None
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
@@ -117,7 +117,7 @@ class OptimizerProbe:
         self._direction = None
 
     def begin(
-        self, optimizer: Any, options: StepOptions, *, read: bool = True, before: torch.Tensor | None = None
+        self, optimizer: Any, options: StepOptions, *, read: bool = True, updated: bool = False
     ) -> list[tuple[Reading, list[int]]]:
         """Read the gradients, and the weights before the step.
 
@@ -125,7 +125,7 @@ class OptimizerProbe:
             optimizer: the optimizer that is about to step.
             options: what to read.
             read: False when the gradients do not exist yet (a closure will make them); `read_again` follows.
-            before: sampled weights to compare with, instead of those that are there now.
+            updated: the weights have changed already; they are compared with those after the last step, if known.
 
         Returns:
             The readings with the positions of their tensors; a transform may add its clipping to them.
@@ -135,7 +135,9 @@ class OptimizerProbe:
         opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
         self._open = opened
         if options.sample:
-            self._sample_weights(opened, before)
+            self._sample_weights(opened)
+            if updated:
+                self._compare_with_last(opened)
         return self.read_again() if read else []
 
     def read_again(self) -> list[tuple[Reading, list[int]]]:
@@ -164,14 +166,20 @@ class OptimizerProbe:
         places = {id(parameters[at]): at for at in present}
         return [(reading, [places[key] for key in reading.keys]) for reading in taken]
 
-    def _sample_weights(self, opened: _OpenStep, before: torch.Tensor | None) -> None:
+    def _sample_weights(self, opened: _OpenStep) -> None:
         if not opened.parameters or opened.hidden:
             return
         if self._sampler is None or not self._sampler.matches(opened.parameters):
             self._sampler = CoordinateSampler(opened.parameters)
         opened.views = self._sampler.views(opened.parameters)
-        opened.weights = self._sampler.read(opened.parameters, opened.views) if before is None else before
+        opened.weights = self._sampler.read(opened.parameters, opened.views)
         opened.weight_norms = norms(opened.parameters, backend=self._backend)
+
+    def _compare_with_last(self, opened: _OpenStep) -> None:
+        step, weights = self._last_weights or (-1, None)
+        opened.compare = weights is not None and step == self.step - 1
+        if opened.compare:
+            opened.weights = weights
 
     def finish(self, *, skipped: str | None = None) -> PendingFrame | None:
         """Read the weights after the step and return the step's frame; None if `begin` was not called."""
@@ -228,11 +236,6 @@ class OptimizerProbe:
         """Names of the optimizer's tensors, in the order of its parameters."""
         return self._names
 
-    @property
-    def last_weights(self) -> torch.Tensor | None:
-        """Sampled weights after the last step."""
-        return self._last_weights
-
     def weights_changed(self) -> bool:
         """Whether the weights differ from those at the beginning of the open step (reads the host; CPU loops only)."""
         opened = self._open
@@ -246,11 +249,12 @@ class OptimizerProbe:
         after = self._sampler.read(opened.parameters, opened.views)
         if after.shape != opened.weights.shape:  # the step has exchanged weights for others of other shapes
             return
-        self._last_weights = after
+        self._last_weights = (self.step, after)
         everyone = list(range(len(opened.parameters)))
-        update_norm, unchanged = self._sampler.compare(opened.weights, after)
-        pending.vectors["update_norm"] = (update_norm, everyone)
-        pending.vectors["unchanged_frac"] = (unchanged, everyone)
+        if opened.compare:
+            update_norm, unchanged = self._sampler.compare(opened.weights, after)
+            pending.vectors["update_norm"] = (update_norm, everyone)
+            pending.vectors["unchanged_frac"] = (unchanged, everyone)
         if opened.weight_norms is not None:
             pending.vectors["weight_norm"] = (opened.weight_norms, everyone)
         if opened.direction is None:
@@ -274,6 +278,7 @@ class _OpenStep:
     views: Views | None = None
     weights: torch.Tensor | None = None
     weight_norms: torch.Tensor | None = None
+    compare: bool = True
     direction: torch.Tensor | None = None
 
 

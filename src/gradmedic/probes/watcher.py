@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from gradmedic.clip.apply import scale_gradients
-from gradmedic.clip.base import Decision, GradientSummary, Transform
+from gradmedic.clip.base import Transform
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts
 from gradmedic.isolation import Isolation, part
-from gradmedic.names import unique
 from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clipping import ClipWatch
-from gradmedic.probes.gradients import Clip, GradientReader, Reading, current_norms
+from gradmedic.probes.fleet import Fleet
+from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.in_backward import merge_steps
 from gradmedic.probes.losses import LossMeter
 from gradmedic.probes.membership import describe_optimizer
+from gradmedic.probes.observed import NAME as OBSERVED
+from gradmedic.probes.observed import ObservedModels
 from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
 from gradmedic.probes.origin import Origin, find_forward_origin
 from gradmedic.probes.pending import ClipCount, PendingFrame
 from gradmedic.probes.preflight import Preflight
 from gradmedic.probes.stack import StepStack
+from gradmedic.probes.treatment import Treatment
 from gradmedic.roster import Roster
 from gradmedic.schedule import StepSchedule
 from gradmedic.torch_hooks import ClipCall, Listener, StepArguments, inside_backward
@@ -101,13 +102,12 @@ class StepWatcher(Listener):
         self._output = output
         self.keep_alive: object = None
         self.lock = threading.RLock()
-        self._explicit = optimizers is not None
         self._reader = GradientReader(options.backend)
+        self._fleet = Fleet(roster, self._reader, options.backend, optimizers)
+        self._treatment = Treatment(options.transform)
         self._losses = LossMeter()
         self._clips = ClipWatch()
         self._stack = StepStack()
-        self._probes: dict[int, OptimizerProbe] = {}
-        self._transform_state: dict[str, Any] = {}
         self._scaler_waits: dict[int, bool] = {}
         self._in_backward: list[PendingFrame] = []
         self._in_backward_count = ClipCount()
@@ -116,8 +116,7 @@ class StepWatcher(Listener):
         self._home = threading.get_ident()
         self._steppers: set[int] = set()
         self._strangers: set[int] = set()
-        self._resumed: dict[str, dict[str, Any]] = {}
-        self._observed = ObservedModels(weakref.ref(roster))
+        self._observed = ObservedModels(roster)
         self._last_facts: dict[str, Any] = {}
         self._evaluations: dict[int, int] = {}
         self._origin: Origin | None = None
@@ -125,19 +124,10 @@ class StepWatcher(Listener):
         self._shared: tuple[torch.Tensor | None, torch.Tensor | None, int] = (None, None, 0)
         self._sharers: set[str] = set()
         self._hands = HandUpdates(roster, self._reader, options.backend) if options.hands else None
-        self._name_optimizer: Callable[[Any, Sequence[str]], str] = _default_name
-        for name, optimizer in (optimizers or {}).items():
-            self._probes[id(optimizer)] = self._make_probe(optimizer, name)
-
-    def _make_probe(self, optimizer: Any, name: str) -> OptimizerProbe:
-        probe = OptimizerProbe(optimizer, name, self.roster, self._reader, self.options.backend)
-        probe.parameters(optimizer)
-        self._resume(probe)
-        return probe
 
     def name_optimizers_by(self, name: Callable[[Any, Sequence[str]], str]) -> None:
         """Use this function of (optimizer, names taken) to name optimizers that are found."""
-        self._name_optimizer = name
+        self._fleet.name_by = name
 
     def failed(self, part: str, error: Exception) -> None:
         """A callback failed outside any part of its own."""
@@ -146,7 +136,7 @@ class StepWatcher(Listener):
     @property
     def probes(self) -> list[OptimizerProbe]:
         """The optimizers that are followed."""
-        return list({id(probe): probe for probe in self._probes.values()}.values())
+        return self._fleet.probes
 
     # -- backward ------------------------------------------------------------------------------------------------
 
@@ -232,7 +222,7 @@ class StepWatcher(Listener):
         if self._reader.forget_changed():
             self._note_clip_before_more_backward()
         self._left_gradients = any(probe.has_gradients() for probe in self.probes)
-        if finished and self._hands is not None and not self._probes and not self._in_backward:
+        if finished and self._hands is not None and self._fleet.empty and not self._in_backward:
             self._hands.begin(self._options_for(self._hands.probe))
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -242,7 +232,7 @@ class StepWatcher(Listener):
         with self.lock:
             nested = self._stack.begin(optimizer)
             self._scaler_waits.pop(id(optimizer), None)
-            probe = self._probe_for(optimizer)
+            probe = self._fleet.find(optimizer)
             if nested or probe is None:
                 return None
             self._steppers.add(threading.get_ident())
@@ -281,7 +271,7 @@ class StepWatcher(Listener):
     def after_step(self, optimizer: Any) -> None:
         with self.lock:
             outermost = self._stack.end(optimizer)
-            probe = self._probes.get(id(optimizer))
+            probe = self._fleet.known(optimizer)
             if not outermost or probe is None:
                 if outermost and not self._foreign_thread():
                     self._losses.restart()  # an optimizer that is not watched has used what was there
@@ -349,24 +339,6 @@ class StepWatcher(Listener):
                 stale.extend(describe_optimizer(probe.name, optimizer, self.roster, owners, self.preflight.facts))
         return self.preflight.collect(owners, stale, may_wait=may_wait, may_look=self._alone())
 
-    def _probe_for(self, optimizer: Any) -> OptimizerProbe | None:
-        probe = self._probes.get(id(optimizer))
-        if probe is not None and probe.reference() is optimizer:
-            return probe
-        keys = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if self._explicit:
-            # A wrapper or the base of a watched optimizer (SAM) steps the same tensors under another identity.
-            twins = [known for known in self.probes if known.owns(keys)]
-            if not twins:
-                return None
-            self._probes[id(optimizer)] = twins[0]
-            return twins[0]
-        if self.roster.watches_any(p for group in optimizer.param_groups for p in group["params"]):
-            taken = [known.name for known in self.probes]
-            self._probes[id(optimizer)] = self._make_probe(optimizer, self._name_optimizer(optimizer, taken))
-            return self._probes[id(optimizer)]
-        return None
-
     def _options_for(self, probe: OptimizerProbe, optimizer: Any | None = None) -> StepOptions:
         keep = bool(self.options.schedule(probe.step))
         full = keep or self.options.cheap
@@ -381,17 +353,7 @@ class StepWatcher(Listener):
 
     @part("transform")
     def _treat(self, probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -> None:
-        transform = self.options.transform
-        if transform is None or not readings:
-            return
-        if probe.name not in self._transform_state:
-            self._transform_state[probe.name] = transform.init(probe.names)
-        summary = _summary(probe, readings)
-        decision, state = transform.update(summary, self._transform_state[probe.name])
-        self._transform_state[probe.name] = state
-        scale_gradients(probe.open_gradients, decision.scale)
-        for reading, _ in readings:
-            reading.clips.append(_own_clip(decision))
+        self._treatment.apply(probe, readings)
 
     # -- clipping by the user, and the GradScaler ------------------------------------------------------------------
 
@@ -451,7 +413,7 @@ class StepWatcher(Listener):
             withheld = self._scaler_waits.pop(id(optimizer), False)
             if not withheld or not finished:
                 return
-            probe = self._probe_for(optimizer)
+            probe = self._fleet.find(optimizer)
             if probe is None:
                 self._losses.restart()
                 return
@@ -472,7 +434,7 @@ class StepWatcher(Listener):
 
     @part("by hand")
     def _finish_by_hand(self, roots: Sequence[torch.Tensor] = (), leaves: list[torch.Tensor] | None = None) -> None:
-        if self._hands is None or self._probes:
+        if self._hands is None or not self._fleet.empty:
             return
         pending = self._hands.finish_if_updated(leaves or self._hands.walk(roots))
         if pending is not None:
@@ -485,11 +447,9 @@ class StepWatcher(Listener):
         """Take the state as it is for a step: for loops without a torch optimizer."""
         with self.lock:
             holder = self._observed
-            if id(holder) not in self._probes:
-                self._probes[id(holder)] = self._make_probe(holder, "observe")
-            probe = self._probes[id(holder)]
+            probe = self._fleet.add(holder, OBSERVED)
             self.preflight.facts.boundary = "observe"
-            probe.begin(holder, self._options_for(probe), before=probe.last_weights)
+            probe.begin(holder, self._options_for(probe), updated=True)
             self._finish(probe)
 
     def stop(self) -> None:
@@ -510,45 +470,16 @@ class StepWatcher(Listener):
 
     def state_dict(self) -> dict[str, Any]:
         """Return step counters, clip counts and the transform's state, by optimizer name."""
-        counters = {
-            probe.name: {"step": probe.step, "clipped": probe.clip_count.clipped, "counted": probe.clip_count.steps}
-            for probe in self.probes
-        }
-        return {"version": 1, "optimizers": counters, "transform": dict(self._transform_state)}
+        return {"version": 1, "optimizers": self._fleet.counters(), "transform": dict(self._treatment.states)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned; counters of optimizers not seen yet wait for them."""
+        """Take over what `state_dict` returned."""
         if state.get("version") != 1 or "optimizers" not in state:
             raise InputError(
                 f"state: expected what Monitor.state_dict() returned (version 1), got keys {sorted(state)}"
             )
-        self._resumed = {name: dict(entry) for name, entry in state["optimizers"].items()}
-        self._transform_state = dict(state.get("transform", {}))
-        for probe in self.probes:
-            self._resume(probe)
-
-    def _resume(self, probe: OptimizerProbe) -> None:
-        entry = self._resumed.pop(probe.name, None)
-        if entry is not None:
-            probe.step = int(entry["step"])
-            probe.clip_count = ClipCount(int(entry["counted"]), int(entry["clipped"]))
-
-
-class ObservedModels:
-    """Stands for the optimizer where there is none: its parameters are the models'."""
-
-    def __init__(self, roster: weakref.ref[Roster]) -> None:
-        self._roster = roster
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """One group of all watched parameters."""
-        roster = self._roster()
-        if roster is None:
-            return []
-        roster.refresh()
-        held = [entry.reference() for entry in roster.parameters]
-        return [{"params": [parameter for parameter in held if parameter is not None]}]
+        self._fleet.resume(state["optimizers"])
+        self._treatment.states = dict(state.get("transform", {}))
 
 
 def _closure_of(
@@ -562,24 +493,8 @@ def _closure_of(
     return None, None
 
 
-def _summary(probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -> GradientSummary:
-    vectors = [current_norms(reading) for reading, _ in readings]
-    home = vectors[0].device
-    nonfinite = [reading.nonfinite().to(home) for reading, _ in readings]
-    norm = torch.cat([vector.to(home) for vector in vectors])
-    return GradientSummary(probe.names, norm, torch.stack(nonfinite).sum(), probe.step)
-
-
 def _finite(value: torch.Tensor) -> bool:
     """Whether a tensor on the CPU is finite; a loss is one number, for which Python is quicker than torch."""
     if value.dim() == 0 and value.is_floating_point():
         return math.isfinite(value.item())
     return bool(torch.isfinite(value).all())
-
-
-def _own_clip(decision: Decision) -> Clip:
-    return Clip(None, max_norm=decision.threshold, scale=decision.scale, clipped=decision.clipped.double())
-
-
-def _default_name(_optimizer: Any, taken: Sequence[str]) -> str:
-    return unique("optimizer", taken)
