@@ -27,6 +27,11 @@ _SOURCES = (
     "MseLoss", "BinaryCrossEntropy", "Digamma", "Lgamma", "Square", "Mv", "Dot", "ScaledDotProduct", "Erfinv", "Logit",
     "EuclideanDist", "Cdist", "CudnnBatchNorm", "NllLoss", "KlDiv", "MaskedFill", "Lerp", "Addcdiv", "Addcmul",
 )  # fmt: skip
+#: Operations that save what they were given and not what they made of it: made again, it tells for certain.
+_REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "Log": torch.log, "Log2": torch.log2, "Log10": torch.log10, "Log1p": torch.log1p, "Acos": torch.acos,
+    "Asin": torch.asin, "Acosh": torch.acosh, "Atanh": torch.atanh, "Lgamma": torch.lgamma, "Digamma": torch.digamma,
+}  # fmt: skip
 _RESULTS = ("result", "output", "out", "indices", "logsumexp")
 _MAX_ROWS = 10
 
@@ -155,8 +160,12 @@ class _Search:
                 saved = [item for item in _saved_tensors(parent) if not item.is_result]
                 if parent.name().startswith(_SOURCES) and not self._is_parameter_view(parent):
                     candidates.append(parent)
-                if not saved:  # nothing shows that its inputs were finite: look further back as well
+                # Nothing shows that its inputs were finite (a product keeps a constant factor only): look further back.
+                if all(item.name == "_saved_other" for item in saved):
                     queue.append(parent)
+        certain = [each for each in candidates if _surely_makes_it(each)]
+        if certain:
+            return min(certain, key=sequence_number)
         with_proof = [each for each in candidates if _saved_tensors(each)]
         return max(with_proof or candidates, key=sequence_number, default=None)
 
@@ -183,6 +192,9 @@ class _Search:
 
     def _after(self, clean: Any) -> Origin:
         """Everything saved is finite: the value was lost behind the last node that saved anything."""
+        certain = next((each for each in self._graph.nodes if _surely_makes_it(each)), None)
+        if certain is not None:
+            clean = certain
         number = sequence_number(clean) if clean is not None else -1
         later = [each for each in self._graph.nodes if sequence_number(each) >= number]
         sources = [each for each in later if each.name().startswith(_SOURCES) and not self._is_parameter_view(each)]
@@ -240,6 +252,13 @@ def _saved_tensors(node: Any) -> list[_Saved]:
             if isinstance(tensor, torch.Tensor) and _is_float(tensor) and _readable(tensor.detach()):
                 found.append(_Saved(key, tensor.detach(), key.removeprefix("_saved_").rstrip("0123456789") in _RESULTS))
     return found
+
+
+def _surely_makes_it(node: Any) -> bool:
+    """Whether the node's operation, made again on its saved input, turns finite values into others."""
+    again = _REPEATED.get(node.name().partition("Backward")[0])
+    given = next((each for each in _saved_tensors(node) if each.name == "_saved_self"), None) if again else None
+    return again is not None and given is not None and given.finite and not bool(again(given.tensor).isfinite().all())
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
