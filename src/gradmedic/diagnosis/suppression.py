@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from gradmedic.diagnosis.finding import Finding, rank_of
 
 _SYMPTOMS = frozenset({"GM301", "GM302", "GM401", "GM403", "GM204"})
+#: Operations that make NaN or infinity of ordinary values, when these lie outside their domain.
+_DOMAIN_OPERATIONS = frozenset(
+    "log log2 log10 log1p sqrt rsqrt div reciprocal acos asin acosh atanh logit norm".split()  # noqa: SIM905
+)
 #: A cause is seen at most so many steps after its consequence; rules look only every few steps.
 SLACK = 10
 
@@ -31,8 +35,23 @@ def _overlap(cause: Finding, effect: Finding) -> bool:
 
 
 def _explosion_first(cause: Finding, effect: Finding) -> bool:
-    """The values grew before they overflowed, and nothing says that the data or a weight was bad on arrival."""
-    return cause.step <= effect.step and effect.variant != "data"
+    """The values grew before they overflowed, and nothing says that they were lost in another way."""
+    return cause.step <= effect.step and effect.variant != "data" and not _only_harm(effect, cause)
+
+
+def _only_harm(cause: Finding, effect: Finding) -> bool:
+    """The NaN has an origin of its own, and it is the only sign that what the symptom shows does any harm."""
+    return effect.params.get("harm") == "@harm_nonfinite" and _is_own_fault(cause)
+
+
+def _is_own_fault(nonfinite: Finding) -> bool:
+    """Whether a NaN was made where it was found: by the data, or by an operation outside its domain."""
+    if nonfinite.code != "GM201":
+        return False
+    nans = next((each.value for each in nonfinite.evidence if each.name == "NaN elements"), 0)
+    if nonfinite.variant in ("loss", "forward"):
+        return str(nonfinite.params.get("op", "")) in _DOMAIN_OPERATIONS
+    return nonfinite.variant == "data" or (nonfinite.variant == "backward" and bool(nans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +86,11 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM202", _SYMPTOMS, _not_later, of="nonfinite"),
     _edge("GM201", _SYMPTOMS | {"GM106"}, _strictly_first, of="data parameter forward loss backward"),
     _edge("GM201", "GM204 GM106", _strictly_first),
+    _edge("GM201", _SYMPTOMS, _only_harm),
     # Broken wiring explains what the gradients look like, and a loss that does not fall.
     _edge("GM105", "GM106 GM101 GM103 GM301 GM403", _always),
     _edge("GM102", "GM101", _overlap),
-    _edge("GM101 GM102 GM103 GM104 GM105 GM106 GM111", "GM301 GM403", _not_later),
+    _edge("GM101 GM102 GM103 GM104 GM105 GM111", "GM301 GM403", _not_later),
     _edge("GM111", "GM106", _always),
     _edge("GM107", "GM302 GM401 GM201 GM403", _explosion_first),
     _edge("GM108", "GM302 GM401 GM201 GM403", _explosion_first),
@@ -81,6 +101,7 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM302", "GM403", _not_later),
     # Zero gradients far down are what vanishing ends in.
     _edge("GM301", "GM101", _not_later, only="zero"),
+    _edge("GM301", "GM106", _always, only="partial low_precision"),
     _edge("GM401", "GM101", _not_later, only="zero"),
 )
 

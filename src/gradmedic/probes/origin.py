@@ -131,9 +131,11 @@ class _Search:
     def _explain(self, node: Any, saved: list[_Saved], bad: list[_Saved]) -> Origin:
         inputs = [each for each in bad if not each.is_result]
         if not inputs:  # only the output is bad: this operation, unless it merely hands values on
-            culprit = node if node.name().startswith(_SOURCES) else self._source_behind(node)
-            return self._operation(culprit or node, bad[0].tensor, saved)
+            culprit = self._violator_behind(node) or (node if node.name().startswith(_SOURCES) else None)
+            return self._operation(culprit or self._source_behind(node) or node, bad[0].tensor, saved)
         parents = [parent for parent, _ in node.next_functions]
+        if all(each.name == "_saved_target" for each in inputs):
+            return self._data(inputs[0].tensor, node, "target")
         if all(each.name == "_saved_other" for each in inputs) and len(parents) > 1 and parents[1] is None:
             return self._operation(node, inputs[0].tensor, saved)  # a constant factor, mask or divisor
         producers = [parent for parent in parents if parent is not None and not hasattr(parent, "variable")]
@@ -141,7 +143,24 @@ class _Search:
         if not producers:
             return self._data(inputs[0].tensor, node)
         culprit = self._source_behind(node)
+        if culprit is not None and _product_is_finite(culprit) and self._meets_constant(node, culprit):
+            return self._data(inputs[0].tensor, node, "target" if self._in_loss(node) else "input")
         return self._operation(culprit or producers[0], inputs[0].tensor, saved)
+
+    def _meets_constant(self, node: Any, culprit: Any) -> bool:
+        """Whether, between two nodes, what the model computed is joined with values that nothing was computed for."""
+        queue, seen = [node], {node}
+        for each in queue:
+            parents = [parent for parent, _ in each.next_functions]
+            if each is not node and len(parents) > 1 and None in parents:
+                return True
+            fresh = [p for p in parents if p is not None and p not in seen and p is not culprit]
+            seen.update(fresh)
+            queue.extend(fresh[:8])
+        return False
+
+    def _in_loss(self, node: Any) -> bool:
+        return sequence_number(node) > max((use for use in self._last_uses() if use < 2**62), default=-1)
 
     def _is_parameter_view(self, node: Any) -> bool:
         return bool(direct_leaves(node)) and all(
@@ -169,20 +188,30 @@ class _Search:
         with_proof = [each for each in candidates if _saved_tensors(each)]
         return max(with_proof or candidates, key=sequence_number, default=None)
 
-    def _data(self, tensor: torch.Tensor, node: Any) -> Origin:
+    def _violator_behind(self, node: Any, limit: int = 32) -> Any:
+        """Return the nearest operation behind `node` whose saved input is finite and lies outside its domain."""
+        queue, seen = [node], {node}
+        for each in queue:
+            if each is not node and _outside_domain(each):
+                return each
+            for parent, _ in each.next_functions:
+                if parent is not None and parent not in seen and not hasattr(parent, "variable") and len(queue) < limit:
+                    seen.add(parent)
+                    queue.append(parent)
+        return None
+
+    def _data(self, tensor: torch.Tensor, node: Any, what: str = "input") -> Origin:
         origin = _describe("data", tensor)
         rows = (~torch.isfinite(tensor)).reshape(tensor.shape[0], -1).any(1) if tensor.dim() else None
         if rows is not None:
             origin.rows = tuple(int(row) for row in rows.nonzero().flatten()[:_MAX_ROWS])
         place = self._place(node)
-        origin.where = ("input",)
-        origin.detail = f"the input of {place} holds non-finite values" if place else "the input is not finite"
+        origin.where = (what,)
+        origin.detail = f"the {what} of {place} holds non-finite values" if place else f"the {what} is not finite"
         return origin
 
     def _operation(self, node: Any, value: torch.Tensor, saved: list[_Saved]) -> Origin:
-        number = sequence_number(node)
-        last_use = max((use for use in self._last_uses() if use < 2**62), default=-1)
-        kind = "loss" if number > last_use else "forward"
+        kind = "loss" if self._in_loss(node) else "forward"
         origin = _describe(kind, value)
         place = self._place(node)
         origin.where = ("loss",) if kind == "loss" else ((place,) if place else ())
@@ -230,6 +259,30 @@ def _leaf_root(root: torch.Tensor, name_of: Callable[[torch.Tensor], tuple[str, 
     found = name_of(root)
     origin.where = (found[0],) if found else ()
     return origin
+
+
+def _product_is_finite(node: Any) -> bool:
+    """Whether a matrix product, made again from what it has saved, is finite: then it is not to blame."""
+    factors = {each.name: each.tensor for each in _saved_tensors(node)}
+    one, other = factors.get("_saved_mat1"), factors.get("_saved_mat2")
+    if one is None:
+        one, other = factors.get("_saved_self"), factors.get("_saved_mat2")
+    if one is None or other is None or not node.name().startswith(("Addmm", "Mm", "Bmm")):
+        return False
+    return bool(torch.isfinite(one @ other).all())
+
+
+def _outside_domain(node: Any) -> bool:
+    saved = {each.name: each.tensor for each in _saved_tensors(node) if not each.tensor.is_complex()}
+    name = node.name()
+    if name.startswith(("Log", "Sqrt", "Rsqrt")) and not name.startswith(("LogSoftmax", "Logsumexp", "LogSigmoid")):
+        value = saved.get("_saved_self")
+        floor = -1.0 if name.startswith("Log1p") else 0.0
+        return value is not None and bool((value <= floor).any())
+    if name.startswith("Div"):
+        value = saved.get("_saved_other")
+        return value is not None and bool((value == 0).any())
+    return False
 
 
 def _readable(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.gradients import GradientReader, Reading
+from gradmedic.probes.graph import walk
 from gradmedic.probes.in_backward import merge_steps
 from gradmedic.probes.losses import LossMeter
 from gradmedic.probes.membership import describe_optimizer
@@ -197,6 +198,8 @@ class StepWatcher(Listener):
         if all(self._losses.overflowed(root) for root in lost):
             return
         self._origin_sought = True
+        if self.roster.discovering and self._fleet.empty:  # before the first step nobody has a name yet
+            self.roster.identify(walk(roots).order)
         self._origin = find_forward_origin(roots, self.roster.name_of)
 
     @part("after_backward")
@@ -333,7 +336,8 @@ class StepWatcher(Listener):
         owners: dict[int, str] = {}
         stale: list[dict[str, Any]] = []
         self.roster.refresh()
-        for probe in self.probes:
+        followed = self.probes if self._hands is None or not self._fleet.empty else [self._hands.probe]
+        for probe in followed:
             optimizer = probe.reference()
             if optimizer is not None:
                 stale.extend(describe_optimizer(probe.name, optimizer, self.roster, owners, self.preflight.facts))
@@ -474,10 +478,9 @@ class StepWatcher(Listener):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        if state.get("version") != 1 or "optimizers" not in state:
-            raise InputError(
-                f"state: expected what Monitor.state_dict() returned (version 1), got keys {sorted(state)}"
-            )
+        if not isinstance(state, Mapping) or state.get("version") != 1 or "optimizers" not in state:
+            came = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
+            raise InputError(f"state: expected what Monitor.state_dict() returned (version 1), got {came}")
         self._fleet.resume(state["optimizers"])
         self._treatment.states = dict(state.get("transform", {}))
 

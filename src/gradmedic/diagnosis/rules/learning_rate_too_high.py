@@ -26,6 +26,8 @@ class Thresholds:
     weight_floor: float = 1e-3
     """Weights of a smaller rms are zero-initialised by design (LoRA's B, residual gates): any step is large beside
     them."""
+    elements: int = 16
+    """Smaller matrices (a toy problem's 1 x 1 weight) may well move by their own size."""
     steps: int = 3
     """Steps above the fault threshold before a loss that merely does not fall is blamed on them."""
     cosine: float = -0.3
@@ -102,7 +104,7 @@ class LearningRateTooHigh:
         """Return the places of the weight matrices and the norm below which each counts as zero-initialised."""
         cache = view.layout.cache
         if self.code not in cache:
-            places = np.flatnonzero(view.layout.matrix)
+            places = np.flatnonzero(view.layout.matrix & (view.layout.numel >= self.thresholds.elements))
             sizes = np.sqrt(np.maximum(view.layout.numel[places], 1))
             cache[self.code] = (places, self.thresholds.weight_floor * sizes)
         found: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] = cache[self.code]
