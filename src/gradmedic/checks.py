@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, get_args
@@ -90,6 +91,31 @@ def check_pattern(argument: str, pattern: str, names: Iterable[str]) -> None:
         f"{argument}: the pattern {pattern!r} matches no parameter and no module; near names: "
         f"{', '.join(near) or '(none)'}"
     )
+
+
+def check_callables(on_finding: Any, transform: Any, sinks: Any) -> None:
+    """Raise InputError for a callback, a transform or a sink that lacks what will be called."""
+    if on_finding is not None and not callable(on_finding):
+        raise InputError(f"on_finding: expected a function of one finding, got {on_finding!r}")
+    if transform is not None and not (hasattr(transform, "init") and hasattr(transform, "update")):
+        raise InputError(f"transform: expected a transform such as gm.clip.norm(1.0), got {transform!r}")
+    if not isinstance(sinks, Sequence):
+        raise InputError(f"sinks: expected a list of sinks, got {sinks!r}")
+    for sink in sinks:
+        lacking = [name for name in ("emit", "emit_finding", "close") if not callable(getattr(sink, name, None))]
+        if lacking:
+            raise InputError(
+                f"sinks: {type(sink).__name__} lacks {', '.join(lacking)}; a sink has emit(frame), "
+                "emit_finding(finding) and close()"
+            )
+
+
+def check_record(record: Any) -> None:
+    """Raise InputError for what cannot be the path of a run folder."""
+    if record is None:
+        return
+    if not isinstance(record, (str, os.PathLike)) or not str(record).strip() or "\0" in str(record):
+        raise InputError(f"record: expected the path of a run folder to create, or None, got {record!r}")
 
 
 def check_backend(backend: str) -> Backend:

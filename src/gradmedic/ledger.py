@@ -127,7 +127,7 @@ class Ledger:
             self.resolve()
         if recorder.problem and not self._problem_told:
             self._problem_told = True
-            say(f"the record is incomplete: {recorder.problem}; training goes on")
+            say(f"{recorder.problem}; training goes on")
 
     def log(self, given: Mapping[str, torch.Tensor | float], *, under_way: bool) -> None:
         """Add the user's numbers to the last frame, or, when a step is under way, to the next."""

@@ -133,7 +133,7 @@ class Monitor:
             if value.numel() == 1 and not value.is_complex():
                 return float(value) if value.device.type == "cpu" else value.clone()
             kind = f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             kind = f"{value!r}"[:200]
         error = InputError(f"log({key}=...): expected a number or a real tensor of one element, got {kind}; reduce it")
         self.isolation.failed(f"log of {key!r}", error)

@@ -235,6 +235,8 @@ def _wrap_backward(original: Callable[..., None], live: _Switch) -> Callable[...
             tensors = tuple(tensors)  # an iterator would be used up by listening to it
         if grad_tensors is not None and not isinstance(grad_tensors, torch.Tensor):
             grad_tensors = tuple(grad_tensors)
+        if not all(isinstance(each, torch.Tensor) for each in _as_sequence(tensors)):
+            return original(tensors, grad_tensors, *args, **kwargs)  # torch will say what is wrong with them
         _tell("before_backward", _as_sequence(tensors), _as_sequence(grad_tensors))
         finished = False
         try:

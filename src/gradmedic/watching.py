@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gradmedic.checks import check_limits, check_optimizers, check_trainable
+from gradmedic.checks import check_callables, check_limits, check_optimizers, check_record, check_trainable
 from gradmedic.clip.base import Transform
 from gradmedic.diagnosis import Finding
 from gradmedic.errors import InputError
@@ -89,6 +89,8 @@ def watch(
         )
     if modules not in ("auto", None):
         raise InputError("modules: probing modules is not part of this version; leave it at 'auto' or pass None")
+    check_record(record)
+    check_callables(on_finding, transform, sinks)
     roster = Roster(model)
     check_trainable(roster)
     optimizers = check_optimizers(optimizer, roster)

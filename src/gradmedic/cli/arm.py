@@ -75,7 +75,8 @@ class _Trigger:
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        self._places: list[tuple[Any, str, Any]] = []
+        self._places: list[tuple[Any, str, Any, Any]] = []
+        self._wrapped_over: set[tuple[Any, str]] = set()
         # The first calls may come from several threads; re-entrant because starting may itself make an optimizer.
         self._lock = threading.RLock()
 
@@ -87,13 +88,16 @@ class _Trigger:
             return
         for owner, name in places:
             original = getattr(owner, name)
-            self._places.append((owner, name, original))
-            setattr(owner, name, self._wrap(owner, name, original))
+            wrapper = self._wrap(owner, name, original)
+            self._places.append((owner, name, original, wrapper))
+            setattr(owner, name, wrapper)
 
     def _wrap(self, owner: Any, name: str, original: Any) -> Any:
         @functools.wraps(original)
         def first_call(*args: Any, **kwargs: Any) -> Any:
             self._fire()
+            if (owner, name) in self._wrapped_over:  # the script has put its own function over ours, and calls us
+                return original(*args, **kwargs)
             # Looked up again: `start` has put its own listener there, and this very call is to be heard by it.
             current = getattr(owner, name)
             return (original if current is first_call else current)(*args, **kwargs)
@@ -105,6 +109,10 @@ class _Trigger:
             if not self._places:
                 return
             places, self._places = self._places, []
-            for owner, name, original in places:
-                setattr(owner, name, original)
+            for owner, name, original, wrapper in places:
+                # What the script has patched since stays as it is: its function goes on through ours to the original.
+                if getattr(owner, name) is wrapper:
+                    setattr(owner, name, original)
+                else:
+                    self._wrapped_over.add((owner, name))
             self._start()

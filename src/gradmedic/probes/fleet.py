@@ -68,7 +68,7 @@ class Fleet:
         probe = self._probes.get(id(optimizer))
         if probe is not None and probe.reference() is optimizer:
             return probe
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = [parameter for group in optimizer.param_groups for parameter in group.get("params", ())]
         if self._explicit:
             # A wrapper or the base of a watched optimizer (SAM) steps the same tensors under another identity.
             keys = {id(parameter) for parameter in held}

@@ -70,7 +70,8 @@ class LossMeter:
         weights = [*gradients, *([None] * (len(roots) - len(gradients)))]
         with torch.no_grad():
             for root, weight in zip(roots, weights, strict=False):
-                self._add(self._true_value(root, weight))
+                if not root.is_meta:  # it has no value
+                    self._add(self._true_value(root, weight))
         self._scaled.clear()
 
     def _true_value(self, root: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

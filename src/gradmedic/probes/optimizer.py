@@ -83,7 +83,7 @@ class OptimizerProbe:
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
         """Return the optimizer's trainable tensors, each once, and keep their names up to date."""
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = [parameter for group in optimizer.param_groups for parameter in group.get("params", ())]
         if self._same(held):
             return held
         unique: dict[int, torch.Tensor] = {}
@@ -171,6 +171,7 @@ class OptimizerProbe:
             return
         if self._sampler is None or not self._sampler.matches(opened.parameters):
             self._sampler = CoordinateSampler(opened.parameters)
+            self._direction = None
         opened.views = self._sampler.views(opened.parameters)
         opened.weights = self._sampler.read(opened.parameters, opened.views)
         opened.weight_norms = norms(opened.parameters, backend=self._backend)
@@ -289,6 +290,6 @@ def learning_rates(optimizer: Any) -> tuple[float, ...]:
         rate = group.get("lr")
         if isinstance(rate, torch.Tensor):
             rate = float(rate) if rate.device.type == "cpu" else float("nan")
-        if rate is not None:
+        if isinstance(rate, (int, float)):  # anything else is an optimizer's own affair
             rates.append(float(rate))
     return tuple(rates)

@@ -218,6 +218,8 @@ def _alike(*groups: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
 def _strided(tensor: torch.Tensor, stride: Stride) -> torch.Tensor:
     if not tensor.is_contiguous() and not _is_dense(tensor):
         tensor = tensor.contiguous()
+    if tensor.element_size() == 1:  # fp8 has no promotion with other types: widen what is read of it
+        return tensor.as_strided((stride.count,), (stride.step,), tensor.storage_offset() + stride.offset).float()
     return tensor.as_strided((stride.count,), (stride.step,), tensor.storage_offset() + stride.offset)
 
 

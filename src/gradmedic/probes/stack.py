@@ -56,4 +56,4 @@ class StepStack:
 
 
 def _tensors(optimizer: Any | None) -> set[int]:
-    return set() if optimizer is None else {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return set() if optimizer is None else {id(p) for group in optimizer.param_groups for p in group.get("params", ())}

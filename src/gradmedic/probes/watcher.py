@@ -404,7 +404,7 @@ class StepWatcher(Listener):
     def after_unscale(self, scaler: Any, optimizer: Any) -> None:
         with self.lock:
             self._clips.unscaled(optimizer)
-            self._reader.touched([p for group in optimizer.param_groups for p in group["params"]])
+            self._reader.touched([p for group in optimizer.param_groups for p in group.get("params", ())])
 
     @part("before_scaler_step")
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
