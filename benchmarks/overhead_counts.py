@@ -21,7 +21,7 @@ from gradmedic.stats import native
 from overhead_models import Workload, make_transformer
 
 _SYNCS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero")
-_MEMORY_STEPS = 30
+_MEMORY_STEPS = 8
 
 
 class Tally(TorchDispatchMode):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradmedic.errors import InputError
+from gradmedic.holdings import held_by
 from gradmedic.names import walk_modules
 from gradmedic.roster import Roster
 from gradmedic.types import Backend
@@ -50,7 +51,7 @@ def check_optimizers(optimizer: Any, roster: Roster) -> dict[str, Any] | None:
 
 
 def _check_ownership(name: str, optimizer: Any, roster: Roster) -> None:
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held = held_by(optimizer)
     if not held or any(roster.lookup(parameter) is not None for parameter in held):
         return
     shapes = {tuple(p.shape) for entry in roster.parameters if (p := entry.reference()) is not None and not is_lazy(p)}

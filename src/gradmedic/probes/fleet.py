@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradmedic.holdings import held_by
 from gradmedic.names import unique
 from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.optimizer import OptimizerProbe
@@ -68,7 +69,7 @@ class Fleet:
         probe = self._probes.get(id(optimizer))
         if probe is not None and probe.reference() is optimizer:
             return probe
-        held = [parameter for group in optimizer.param_groups for parameter in group.get("params", ())]
+        held = held_by(optimizer)
         if self._explicit:
             # A wrapper or the base of a watched optimizer (SAM) steps the same tensors under another identity.
             keys = {id(parameter) for parameter in held}

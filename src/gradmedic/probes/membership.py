@@ -8,6 +8,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradmedic.facts import Facts
+from gradmedic.holdings import held_by
 from gradmedic.roster import Roster
 
 
@@ -27,7 +28,7 @@ def describe_optimizer(
         What it holds that no watched model has: {"optimizer", "name", "shape", "twin"}, where `twin` is a model
         parameter of the same shape that no optimizer holds, if there is one: the model was copied or rebuilt since.
     """
-    held = [parameter for group in optimizer.param_groups for parameter in group.get("params", ())]
+    held = held_by(optimizer)
     owners.update((id(parameter), name) for parameter in held)
     foreign = [
         (position, tuple(parameter.shape))

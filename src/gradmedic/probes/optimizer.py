@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradmedic.frame import Frame
+from gradmedic.holdings import held_by
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.pending import ClipCount, PendingFrame
@@ -83,7 +84,7 @@ class OptimizerProbe:
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
         """Return the optimizer's trainable tensors, each once, and keep their names up to date."""
-        held = [parameter for group in optimizer.param_groups for parameter in group.get("params", ())]
+        held = held_by(optimizer)
         if self._same(held):
             return held
         unique: dict[int, torch.Tensor] = {}

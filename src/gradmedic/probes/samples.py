@@ -95,7 +95,9 @@ class CoordinateSampler:
         self._filled = np.flatnonzero(counts[order])
         self._starts = (np.cumsum(counts[order]) - counts[order])[self._filled]
         self._shapes = [tensor.shape for tensor in tensors]
-        self._odd = len({tensor.device for tensor in tensors}) > 1 or any(tensor.is_complex() for tensor in tensors)
+        self._odd = len({tensor.device for tensor in tensors}) > 1 or any(
+            tensor.is_complex() or tensor.element_size() == 1 for tensor in tensors
+        )
         self._last_squares: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def matches(self, tensors: Sequence[torch.Tensor]) -> bool:
@@ -209,10 +211,13 @@ def _alike(*groups: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
     """Bring all pieces to one device, and complex ones to their real parts."""
     devices = [piece.device for group in groups for piece in group]
     device = next((device for device in devices if device.type != "cpu"), devices[0])
-    return tuple(
-        [(piece.real if piece.is_complex() else piece).to(device, non_blocking=True) for piece in group]
-        for group in groups
-    )
+    return tuple([_promotable(piece).to(device, non_blocking=True) for piece in group] for group in groups)
+
+
+def _promotable(piece: torch.Tensor) -> torch.Tensor:
+    """Bring a complex tensor to its real part, and fp8, which promotes with nothing, to fp32."""
+    piece = piece.real if piece.is_complex() else piece
+    return piece.float() if piece.element_size() == 1 else piece
 
 
 def _strided(tensor: torch.Tensor, stride: Stride) -> torch.Tensor:

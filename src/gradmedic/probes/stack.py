@@ -12,6 +12,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from gradmedic.holdings import held_by
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -56,4 +58,4 @@ class StepStack:
 
 
 def _tensors(optimizer: Any | None) -> set[int]:
-    return set() if optimizer is None else {id(p) for group in optimizer.param_groups for p in group.get("params", ())}
+    return set() if optimizer is None else {id(p) for p in held_by(optimizer)}

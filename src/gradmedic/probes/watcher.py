@@ -17,6 +17,7 @@ import torch
 from gradmedic.clip.base import Transform
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts
+from gradmedic.holdings import held_by
 from gradmedic.isolation import Isolation, part
 from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clipping import ClipWatch
@@ -404,7 +405,7 @@ class StepWatcher(Listener):
     def after_unscale(self, scaler: Any, optimizer: Any) -> None:
         with self.lock:
             self._clips.unscaled(optimizer)
-            self._reader.touched([p for group in optimizer.param_groups for p in group.get("params", ())])
+            self._reader.touched(held_by(optimizer))
 
     @part("before_scaler_step")
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
