@@ -21,8 +21,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# One thread each: threads of several processes that wait for each other on few cores slow everything down.
 check: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/stats.py
