@@ -17,6 +17,8 @@ from gradmedic.cli.options import RunOptions, parse_limits, parse_modules
 from gradmedic.cli.session import Session, make_transform
 from gradmedic.errors import InputError
 
+DEFAULT_BUDGET = "256MB"
+
 
 class RunCommand:
     """Runs a script under watch."""
@@ -47,7 +49,9 @@ class RunCommand:
         parser.add_argument(
             "--limit", action="append", default=[], metavar="[PATTERN=]NORM", help="alarm above a gradient norm"
         )
-        parser.add_argument("--budget", default="256MB", metavar="SIZE", help="bound on the folder (default: 256MB)")
+        parser.add_argument(
+            "--budget", default=DEFAULT_BUDGET, metavar="SIZE", help="bound on the folder (default: 256MB)"
+        )
         add_fail_on(parser)
         parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
         add_language(parser)
@@ -159,6 +163,10 @@ def _conclude(session: Session, target: program.Program, code: int) -> int:
 def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
     """Check the options and settle the run folder, before anything is run."""
     rank, _ = rank_of(os.environ)
+    if args.budget != DEFAULT_BUDGET:  # only then: reading it imports what records
+        from gradmedic.record.budget import parse_budget
+
+        parse_budget(args.budget)
     if args.no_record:
         record = None
     elif args.record is not None:

@@ -233,8 +233,8 @@ def _prepare(folder: Path, *, overwrite: bool, join: bool) -> None:
             FolderStore(folder).remove(name)
     elif names and not join:
         raise InputError(
-            f"run folder {str(folder)!r} already holds a run with {_steps_in(folder)} steps; choose another, or pass "
-            f"overwrite=True / --overwrite"
+            f"run folder {str(folder)!r} already holds a run with {_steps_in(folder)} steps; choose another folder, "
+            f"remove it, or (gradmedic run) pass --overwrite"
         )
 
 

@@ -22,6 +22,8 @@ class Thresholds:
     """Steps without a gradient (rules.md: max(20 steps, one epoch up to 200))."""
     conditional_steps: int = 200
     """The same in a model in which other tensors come and go (experts, tasks in turn): the rule's upper bound."""
+    solved: float = 1e-6
+    """A loss below this leaves nothing to learn, so that gradients of zero are right."""
     zero_steps: int = 50
     """Steps with a gradient that is exactly zero; LoRA's A and zero-initialised residuals have one such step."""
 
@@ -87,7 +89,8 @@ class UnusedParameter:
         least = self.thresholds.conditional_steps if conditional else self.thresholds.zero_steps
         zero = (counters.zero_run >= least) & (counters.nonzero == 0)
         zero &= np.array([fact is not None and fact.numel > 0 for fact in view.layout.facts], dtype=bool)
-        if not zero.any() or not counters.nonzero.any():
+        # All gradients zero and no loss left: trained to the end (a hinge loss that is satisfied).
+        if not zero.any() or not (counters.nonzero.any() or abs(view.loss.recent) > self.thresholds.solved):
             return
         alone = np.array([_is_spare_bias(view, place) for place in range(len(zero))], dtype=bool)
         groups: tuple[tuple[Severity, np.ndarray], ...] = (("warning", zero & ~alone), ("info", zero & alone))
