@@ -292,27 +292,30 @@ def test_our_own_allocations_are_flat(tmp_path):
     assert grown < 300_000
 
 
+def storages():
+    """Bytes of every plain CPU storage that a live tensor has, by address."""
+    gc.collect()
+    return {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+        for each in gc.get_objects()
+        if type(each) in (torch.Tensor, nn.Parameter) and each.device.type == "cpu" and each.layout == torch.strided
+    }
+
+
 def test_no_buffer_in_proportion_to_the_gradients():
     """R29: with a model of 8 MB, what we hold between steps stays far below one copy of its gradients."""
     model = nn.Linear(1024, 2048, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for backend in ("auto", "torch"):
+        before = storages()  # other tests of this process may have left some
         with gm.watch(model, optimizer, backend=backend, strict=True):
             for _ in range(4):
                 optimizer.zero_grad(set_to_none=False)
                 model(torch.ones(2, 1024)).sum().backward()
                 optimizer.step()
-            gc.collect()
-            known = {model.weight.data_ptr(), model.weight.grad.data_ptr()}
-            held = {
-                each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
-                for each in gc.get_objects()
-                if type(each) in (torch.Tensor, nn.Parameter)
-                and each.device.type == "cpu"
-                and each.layout == torch.strided
-            }
-            extra = sum(size for pointer, size in held.items() if pointer not in known)
-        assert extra < 2_000_000
+            known = {*before, model.weight.data_ptr(), model.weight.grad.data_ptr()}
+            extra = sum(size for pointer, size in storages().items() if pointer not in known)
+            assert extra < 2_000_000
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])

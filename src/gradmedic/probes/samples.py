@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-#: At most so many coordinates of one tensor, and of all tensors together (1 MiB in fp32).
+#: At most so many coordinates of one tensor, and of all tensors together (256 KiB in fp32, which stays in the caches).
 MAX_PER_TENSOR = 4096
-MAX_TOTAL = 2**18
-_MINIMUM = 64
+MAX_TOTAL = 2**16
+#: But of each tensor at least so many.
+MINIMUM = 64
 _SEED = 20_251
 _FLOATS = (torch.float32, torch.float64)
 
@@ -56,7 +57,7 @@ def choose_stride(numel: int, shape: Sequence[int], tensors: int, position: int)
     Returns:
         All elements of a small tensor, else a spread of at most `MAX_PER_TENSOR`.
     """
-    wanted = min(MAX_PER_TENSOR, max(_MINIMUM, MAX_TOTAL // max(tensors, 1)))
+    wanted = min(MAX_PER_TENSOR, max(MINIMUM, MAX_TOTAL // max(tensors, 1)))
     if numel <= wanted:
         return Stride(0, 1, numel)
     step = numel // wanted
