@@ -104,7 +104,7 @@ def watched(work: Workload, folder: Path, name: str, base: str, bar: float | Non
 
     work.cleanup.callback(monitor.close)
     work.monitors[name] = monitor
-    settle = monitor._ledger.recorder.flush  # the writer's thread works beside the steps: wait for it inside the timing
+    settle = monitor.flush  # the writer's thread works beside the steps: wait for it inside the timing
     return Variant(name, base, block, settle, bar=bar, own_seconds=lambda: monitor.overhead.seconds)
 
 

@@ -55,7 +55,7 @@ INTERNAL = [
     (OptimizerProbe, "begin"),
     (OptimizerProbe, "read_again"),
     (OptimizerProbe, "finish"),
-    (OptimizerProbe, "has_gradients"),
+    (OptimizerProbe, "by_size"),
     (CoordinateSampler, "read"),
     (CoordinateSampler, "compare"),
     (CoordinateSampler, "cosine"),

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 from gradmedic.errors import GradmedicError as GradmedicError
 from gradmedic.errors import InputError as InputError
 from gradmedic.errors import TrainingHalted as TrainingHalted
+from gradmedic.errors import TransformError as TransformError
 
 if TYPE_CHECKING:
     from gradmedic import clip as clip
+    from gradmedic import guard as guard
     from gradmedic import stats as stats
     from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
+    from gradmedic.clipper import Clipper as Clipper
     from gradmedic.diagnosis import Finding as Finding
     from gradmedic.diagnosis import diagnose as diagnose
     from gradmedic.frame import Frame as Frame
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Clipper",
     "Finding",
     "Frame",
     "GradmedicError",
@@ -39,9 +43,11 @@ __all__ = [
     "Monitor",
     "Run",
     "TrainingHalted",
+    "TransformError",
     "clip",
     "clip_grad_norm_",
     "diagnose",
+    "guard",
     "open_run",
     "stats",
     "watch",
@@ -49,6 +55,7 @@ __all__ = [
 
 #: Name -> the module that has it.
 _WHERE = {
+    "Clipper": "gradmedic.clipper",
     "Finding": "gradmedic.diagnosis",
     "Frame": "gradmedic.frame",
     "Monitor": "gradmedic.monitor",
@@ -58,7 +65,7 @@ _WHERE = {
     "open_run": "gradmedic.record",
     "watch": "gradmedic.watching",
 }
-_MODULES = ("clip", "stats")
+_MODULES = ("clip", "guard", "stats")
 
 
 def __getattr__(name: str) -> Any:

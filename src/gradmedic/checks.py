@@ -8,13 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
+from gradmedic.clip.chain import as_transform
+from gradmedic.clip.spec import describe_tensors
 from gradmedic.errors import InputError
 from gradmedic.holdings import held_by
 from gradmedic.names import walk_modules
+from gradmedic.record.budget import parse_budget
 from gradmedic.roster import Roster
+from gradmedic.schedule import every as make_schedule
 from gradmedic.types import Backend
 
 
@@ -40,14 +46,44 @@ def check_optimizers(optimizer: Any, roster: Roster) -> dict[str, Any] | None:
         raise InputError(
             "optimizer: expected at least one, got an empty collection; pass None to watch every optimizer"
         )
+    seen: dict[int, str] = {}
     for name, each in named.items():
-        if not (hasattr(each, "param_groups") and callable(getattr(each, "step", None))):
+        _check_optimizer(name, each)
+        if id(each) in seen:
             raise InputError(
-                f"optimizer: expected a torch.optim.Optimizer, a sequence or a mapping of them, got "
-                f"{type(each).__name__} for {name!r}; the order is gm.watch(model, optimizer)"
+                f"optimizer: expected each once, got the same {type(each).__name__} as {seen[id(each)]!r} and "
+                f"as {name!r}; leave one of them out"
             )
+        seen[id(each)] = name
         _check_ownership(name, each, roster)
     return named
+
+
+def _check_optimizer(name: str, optimizer: Any) -> None:
+    kind = type(optimizer).__name__
+    if not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", None))):
+        raise InputError(
+            f"optimizer: expected a torch.optim.Optimizer, a sequence or a mapping of them, got {kind} for {name!r}; "
+            "the order is gm.watch(model, optimizer)"
+        )
+    if not _is_heard(optimizer):
+        raise InputError(
+            f"optimizer: expected a torch.optim.Optimizer, or a wrapper that holds one, got {kind} for {name!r}, whose "
+            "steps torch does not announce; leave the optimizer out, gm.watch(model), and call monitor.observe() after "
+            "each of its steps"
+        )
+
+
+def _is_heard(optimizer: Any) -> bool:
+    """Whether steps are announced by torch's hooks: the object's own, or those of an optimizer that it wraps."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return True
+    held: list[Any] = []
+    for value in getattr(optimizer, "__dict__", {}).values():
+        held.extend(
+            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        )
+    return any(isinstance(each, torch.optim.Optimizer) for each in held)
 
 
 def _check_ownership(name: str, optimizer: Any, roster: Roster) -> None:
@@ -61,6 +97,43 @@ def _check_ownership(name: str, optimizer: Any, roster: Roster) -> None:
         f"optimizer {name!r}: none of its {len(held)} tensors belongs to the model; pass the optimizer that was made "
         "from this model's parameters, or optimizer=None to watch whichever one steps them"
     )
+
+
+def check_order(model: Any, optimizer: Any) -> None:
+    """Raise InputError if model and optimizer have changed places, or if there is no model."""
+    swapped = isinstance(optimizer, nn.Module) and not isinstance(model, nn.Module)
+    if swapped or isinstance(model, torch.optim.Optimizer):
+        raise InputError(
+            f"model: expected a torch.nn.Module, got {type(model).__name__}, and {type(optimizer).__name__} for the "
+            "optimizer: the two are swapped; pass the model first, gm.watch(model, optimizer)"
+        )
+    if model is None:
+        raise InputError("model: expected the torch.nn.Module that you train, got None; call gm.watch(model)")
+
+
+def check_settings(*, rules: Any, strict: Any, every: Any, backend: Any, budget: Any, modules_every: Any) -> None:
+    """Raise InputError for the first setting that is none of those that its argument allows."""
+    check_rules(rules)
+    if not isinstance(strict, bool):
+        raise InputError(f"strict: expected True or False, got {strict!r}; leave it out unless you test gradmedic")
+    make_schedule(every)
+    if isinstance(modules_every, bool) or not isinstance(modules_every, int) or modules_every < 1:
+        raise InputError(f"modules_every: expected a positive number of steps, got {modules_every!r}; leave it out")
+    check_backend(backend)
+    parse_budget(budget)
+
+
+def check_rules(rules: Any) -> None:
+    """Raise InputError unless this is "default" or a sequence of codes and rule objects."""
+    if rules == "default":
+        return
+    listed = [] if isinstance(rules, str) or not isinstance(rules, Sequence) else list(rules)
+    odd = [each for each in listed if not isinstance(each, str) and not callable(getattr(each, "evaluate", None))]
+    if odd or (not listed and not isinstance(rules, (list, tuple))):
+        raise InputError(
+            f'rules: expected "default", or a list of codes and rule objects such as ["GM201", "GM302"], got '
+            f"{(odd or [rules])[0]!r}; leave it out for all rules"
+        )
 
 
 def check_trainable(roster: Roster) -> None:
@@ -87,19 +160,17 @@ def check_pattern(argument: str, pattern: str, names: Iterable[str]) -> None:
     known = sorted(names)
     if any(fnmatchcase(name, pattern) for name in known):
         return
-    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.3) or known[:3]
+    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.3) or [name for name in known if name][:3]
     raise InputError(
         f"{argument}: the pattern {pattern!r} matches no parameter and no module; near names: "
         f"{', '.join(near) or '(none)'}"
     )
 
 
-def check_callables(on_finding: Any, transform: Any, sinks: Any) -> None:
-    """Raise InputError for a callback, a transform or a sink that lacks what will be called."""
+def check_callables(on_finding: Any, sinks: Any) -> None:
+    """Raise InputError for a callback or a sink that lacks what will be called."""
     if on_finding is not None and not callable(on_finding):
         raise InputError(f"on_finding: expected a function of one finding, got {on_finding!r}")
-    if transform is not None and not (hasattr(transform, "init") and hasattr(transform, "update")):
-        raise InputError(f"transform: expected a transform such as gm.clip.norm(1.0), got {transform!r}")
     if not isinstance(sinks, Sequence):
         raise InputError(f"sinks: expected a list of sinks, got {sinks!r}")
     for sink in sinks:
@@ -109,6 +180,30 @@ def check_callables(on_finding: Any, transform: Any, sinks: Any) -> None:
                 f"sinks: {type(sink).__name__} lacks {', '.join(lacking)}; a sink has emit(frame), "
                 "emit_finding(finding) and close()"
             )
+
+
+def check_transform(transform: Any, optimizers: Mapping[str, Any] | None, roster: Roster) -> Any:
+    """Return the transform (a number stands for the joint norm), once it is known to fit what it is to treat.
+
+    Raises:
+        InputError: it is none, a pattern of it matches nothing, or it cannot treat one of the optimizers.
+    """
+    if transform is None:
+        return None
+    chosen = as_transform(transform, "transform")
+    entries = [entry for entry in roster.parameters if (p := entry.reference()) is not None and not is_lazy(p)]
+    held = [p for entry in entries if (p := entry.reference()) is not None]
+    lazy = len(entries) < len(roster.parameters)
+    if not lazy:  # what is not there yet cannot be compared with a pattern; the first step will
+        spec = describe_tensors(held, [entry.name for entry in entries], roster.models)
+        check_patterns(chosen, spec)
+        chosen.init(spec)
+    given = list((optimizers or {}).values())
+    for optimizer in given:
+        admit(chosen, optimizer)
+    if len(given) > 1 and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in held):
+        admit_in_backward(chosen)
+    return chosen
 
 
 def check_record(record: Any) -> None:
@@ -122,5 +217,6 @@ def check_record(record: Any) -> None:
 def check_backend(backend: str) -> Backend:
     """Return the backend's name, or raise InputError with the list."""
     if backend not in get_args(Backend):
-        raise InputError(f"backend: expected one of {', '.join(get_args(Backend))}, got {backend!r}")
+        known = ", ".join(get_args(Backend))
+        raise InputError(f"backend: expected one of {known}, got {backend!r}; leave it out for the fastest that fits")
     return backend  # type: ignore[return-value]

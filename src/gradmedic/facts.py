@@ -8,7 +8,7 @@ one read holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -94,7 +94,13 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
-        return asdict(self)
+        # Not dataclasses.asdict: it copies every number and string of thousands of entries, at each of the first steps.
+        values = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        values["parameters"] = {name: _as_dict(fact) for name, fact in self.parameters.items()}
+        values["inputs"] = [_as_dict(fact) for fact in self.inputs]
+        values["optimizers"] = {name: dict(entry) for name, entry in self.optimizers.items()}
+        values["stale"] = [dict(entry) for entry in self.stale]
+        return values
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
@@ -103,6 +109,10 @@ class Facts:
         known["parameters"] = {name: _fact(ParameterFact, entry) for name, entry in known.get("parameters", {}).items()}
         known["inputs"] = [_fact(InputFact, entry) for entry in known.get("inputs", [])]
         return cls(**known)
+
+
+def _as_dict(fact: ParameterFact | InputFact) -> dict[str, Any]:
+    return {key: getattr(fact, key) for key in fact.__dataclass_fields__}
 
 
 def _fact(kind: type[Any], entry: Mapping[str, Any]) -> Any:

@@ -131,6 +131,8 @@ class Frame:
         clip_scale: joint factor grad_norm_post / grad_norm of all clipping; 1.0 without any.
         clip_threshold: the threshold in force, None where there was no clipping by norm.
         clipped: whether the norm exceeded the threshold (or a value was clamped).
+        transform_scale, transform_threshold: the joint factor of the transform given to gradmedic, and the threshold it
+            had for the whole, beside whatever the script clips by itself; None without a transform.
         clip_frequency: running share of this optimizer's steps that were clipped, in [0, 1].
         skipped, skip_reason: whether the weights were left alone, and why.
         loss_scale: GradScaler's scale in force at backward time; None without a scaler.
@@ -154,6 +156,8 @@ class Frame:
     clip_scale: float = 1.0
     clip_threshold: float | None = None
     clipped: bool = False
+    transform_scale: float | None = None
+    transform_threshold: float | None = None
     clip_frequency: float = 0.0
     skipped: bool = False
     skip_reason: str | None = None

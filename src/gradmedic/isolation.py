@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from gradmedic.errors import MEANT_FOR_HOST
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -65,6 +67,8 @@ def part(name: str) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Con
             began = isolation.enter()
             try:
                 return method(self, *args, **kwargs)
+            except MEANT_FOR_HOST:
+                raise
             except Exception as error:
                 isolation.failed(name, error)
                 return None

@@ -41,6 +41,8 @@ class Recording(Protocol):
 
     def protect(self, step: int) -> None: ...
 
+    def flush(self) -> bool: ...
+
     def close(self, reason: str = "finished") -> None: ...
 
     @property
@@ -128,6 +130,15 @@ class Ledger:
         if recorder.problem and not self._problem_told:
             self._problem_told = True
             say(f"{recorder.problem}; training goes on")
+
+    def halted(self, step: int, reason: str) -> None:
+        """A guard has ended the training: write out what is at hand, the last frames in full."""
+        self.resolve()
+        self.release()
+        self.event({"kind": "halt", "step": step, "reason": reason})
+        self.recorder.dump_flight()
+        self.recorder.protect(step)
+        self.recorder.flush()
 
     def log(self, given: Mapping[str, torch.Tensor | float], *, under_way: bool) -> None:
         """Add the user's numbers to the last frame, or, when a step is under way, to the next."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +17,10 @@ import torch
 from gradmedic import torch_hooks
 from gradmedic.checks import check_backend
 from gradmedic.diagnosis import Finding, diagnose
-from gradmedic.errors import InputError
+from gradmedic.errors import InputError, TrainingHalted
 from gradmedic.frame import Frame
 from gradmedic.isolation import Isolation, part
-from gradmedic.ledger import Ledger
+from gradmedic.ledger import Ledger, Recording, say
 from gradmedic.names import unique, variable_name
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.watcher import StepWatcher, WatchOptions
@@ -27,7 +28,7 @@ from gradmedic.record import Run
 from gradmedic.roster import Roster
 from gradmedic.schedule import Escalation
 from gradmedic.schedule import every as make_schedule
-from gradmedic.settings import Settings, StepLimit
+from gradmedic.settings import Settings, StepLimit, StoppedByGuard
 from gradmedic.stats import native_available
 
 _HISTOGRAM_EVERY = 50
@@ -72,6 +73,7 @@ class Monitor:
         if settings.namespace is not None:
             self._watcher.name_optimizers_by(_namer(settings.namespace))
         torch_hooks.attach(self._watcher)
+        self._watcher.start_flow(settings.flow)
         # The hooks hold the watcher, the watcher only knows us weakly: this keeps a monitor whose handle was dropped.
         self._watcher.keep_alive = self
         _alive.add(self)
@@ -89,7 +91,7 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close("finished" if kind is None else f"{kind.__name__}: {error}")
+        self.close(ending(error))
 
     def close(self, reason: str = "finished") -> None:
         """Detach everything and end the record; may be called again, also from inside a callback."""
@@ -101,16 +103,42 @@ class Monitor:
             self._watcher.keep_alive = None
             self._ledger.close(reason, before=self._watcher.stop)
 
+    def flush(self) -> None:
+        """Write out every step so far, and wait until it is written (10 s at most).
+
+        For what may end without notice, such as a job whose time is up; a run that ends in the usual way needs none,
+        `close` does it. What `log` is given afterwards belongs to the next step.
+
+        Example:
+            >>> import torch, gradmedic as gm
+            >>> with gm.watch(torch.nn.Linear(2, 1)) as monitor:
+            ...     monitor.flush()
+        """
+        recorder = self._hand_over()
+        if recorder is not None:
+            recorder.flush()  # outside the lock: other threads may step meanwhile
+
+    @part("flush")
+    def _hand_over(self) -> Recording | None:
+        with self._lock:
+            if self._closed:
+                return None
+            self._ledger.resolve()
+            self._ledger.release()
+            return self._ledger.recorder
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Watch nothing for a while, with no hook of ours anywhere: for `torch.jit.trace`, `torch.export`."""
         self._watcher.preflight.end(close=True)
+        self._watcher.stop_flow()
         torch_hooks.detach(self._watcher)
         try:
             yield
         finally:
             if not self._closed:
                 torch_hooks.attach(self._watcher)
+                self._watcher.start_flow(self._settings.flow)
 
     def log(self, loss: Any = None, **scalars: Any) -> None:
         """Add numbers of your own to a step: the one that is under way, or, right after `optimizer.step()`, that one.
@@ -209,6 +237,19 @@ class Monitor:
         if limit is not None and self.steps_seen >= limit:
             raise StepLimit(limit)
 
+    def _halted(self, step: int, reason: str, *, stop: bool) -> None:
+        """A guard ends the training; the record has everything, and the last frames in full."""
+        with self._lock:
+            self._ledger.halted(step, reason)
+        if not stop:
+            raise TrainingHalted(
+                f"step {step}: {reason}; the step was not made. To go on, resume from a checkpoint before it, with a "
+                "lower learning rate or without the batch that caused it"
+            )
+        say(f"training is stopped at step {step}: {reason}")
+        self.close(f"stopped: {reason}")
+        raise StoppedByGuard(reason)
+
     def _begin_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock, and open frames are the parent's."""
         self._lock = self._watcher.renew_lock()
@@ -236,6 +277,11 @@ class _Output:
         if monitor is not None:
             monitor.close("the watched model is gone")
 
+    def halted(self, step: int, reason: str, *, stop: bool) -> None:
+        monitor = self._monitor()
+        if monitor is not None:
+            monitor._halted(step, reason, stop=stop)
+
 
 _alive: weakref.WeakSet[Monitor] = weakref.WeakSet()
 _handlers_installed = False
@@ -253,8 +299,28 @@ def _install_process_handlers() -> None:
 
 
 def _close_all() -> None:
+    # Python has put the exception that ended the program there; in an interactive session it is any earlier one.
+    last = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for monitor in list(_alive):
-        monitor.close("interpreter exit")
+        monitor.close("interpreter exit" if last is None else ending(last))
+
+
+def ending(error: BaseException | None) -> str:
+    """Return the reason for which a run has ended, as its record says it.
+
+    Args:
+        error: the exception that ended it; None, or an exit with code 0, if it came to its end.
+
+    Returns:
+        "finished", "interrupted", "exit code N", or "exception: Type".
+    """
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        return f"exit code {error.code if isinstance(error.code, int) else 1}"
+    return f"exception: {type(error).__name__}"
 
 
 def _renew_locks() -> None:

@@ -24,6 +24,8 @@ _WRAPPER_ATTRIBUTES: dict[str, str] = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
 
+_MAX_NAMES = 8
+
 
 @dataclass(slots=True)
 class NamedParameter:
@@ -62,16 +64,29 @@ def join(prefix: str, name: str) -> str:
 
 
 def walk_modules(root: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield (stable name, module) for every module, shared ones under each of their names, without recursion limits."""
-    stack: list[tuple[str, nn.Module, tuple[int, ...]]] = [(prefix, root, ())]
+    """Yield (stable name, module) for every module, shared ones under each of their names, without recursion limits.
+
+    A module with more names than 8 is yielded under its first 8: where blocks that are used twice hold blocks that are
+    used twice, names double with each level.
+    """
+    stack: list[tuple[str, nn.Module, bool]] = [(prefix, root, False)]
+    above: set[int] = set()
+    visits: dict[int, int] = {}
     while stack:
-        name, module, above = stack.pop()
-        if id(module) in above:  # a cycle of modules: never descend into an ancestor again
+        name, module, leaving = stack.pop()
+        key = id(module)
+        if leaving:
+            above.discard(key)
             continue
+        if key in above or visits.get(key, 0) >= _MAX_NAMES:  # in a cycle never descend into an ancestor again
+            continue
+        visits[key] = visits.get(key, 0) + 1
+        above.add(key)
+        stack.append((name, module, True))
         yield name, module
         children = [
-            (name if is_wrapper_attribute(module, key) else join(name, key), child, (*above, id(module)))
-            for key, child in module._modules.items()
+            (name if is_wrapper_attribute(module, attribute) else join(name, attribute), child, False)
+            for attribute, child in module._modules.items()
             if child is not None
         ]
         stack.extend(reversed(children))

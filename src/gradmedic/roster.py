@@ -201,6 +201,13 @@ def find_models(parameters: Iterable[torch.Tensor], exclude: Iterable[nn.Module]
     return chosen, others == 0 and len(chosen) == 1
 
 
+def live_models() -> list[nn.Module]:
+    """Return the outermost live modules that have parameters; looks through all live objects, as `find_models`."""
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and "_modules" in each.__dict__]
+    children = {id(child) for module in modules for child in _children(module)}
+    return [each for each in modules if id(each) not in children and next(each.parameters(), None) is not None]
+
+
 def _children(module: nn.Module) -> list[nn.Module]:
     held = module.__dict__.get("_modules") or {}
     return [child for child in held.values() if child is not None]

@@ -23,6 +23,14 @@ class StepLimit(SystemExit):
         self.steps = steps
 
 
+class StoppedByGuard(SystemExit):
+    """A guard with `on_trip="stop"` has ended the run, whose folder is closed; exits with code 0."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
+        self.reason = reason
+
+
 @dataclass(slots=True)
 class Settings:
     """How a monitor works; `watch` and `watch_process` fill it in."""
@@ -30,6 +38,7 @@ class Settings:
     record: str | Path | None = None
     every: int | StepSchedule = 1
     transform: Transform | None = None
+    flow: Mapping[str, Any] | None = None
     limits: Any = None
     sinks: Sequence[Sink] = ()
     rules: Any = "default"
@@ -50,5 +59,6 @@ class Settings:
             "backend": self.backend,
             "limits": self.limits,
             "transform": None if self.transform is None else repr(self.transform),
+            "flow": None if not self.flow else {name: repr(limit) for name, limit in self.flow.items()},
             "stop_after": self.stop_after,
         }

@@ -8,10 +8,11 @@ exports of a watched model carry nothing of ours. What happens in a training ste
     loss.backward()               before_backward(roots, gradients)   outermost calls only
                                   after_backward(finished)
     scaler.unscale_(optimizer)    after_unscale(scaler, optimizer)    explicit, or inside scaler.step
-    clip_grad_norm_(...)          before_clip(call) ... after_clip(call)
+    clip_grad_norm_(...)          before_clip_norm(parameters), before_clip(call) ... after_clip(call)
     scaler.step(optimizer)        before_scaler_step(scaler, optimizer)
       optimizer.step()              before_step(optimizer, args, kwargs) ... after_step(optimizer)
                                   after_scaler_step(scaler, optimizer)
+    scaler.update()               after_scaler_update(scaler, scale, tracker)
 
 Whoever imported a clip function by name before we attached calls the same function object; its inner function, which
 sits in the closure of torch's own no-grad decorator, is what is exchanged, so that every name is reached.
@@ -29,6 +30,8 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad as _clip_grad
 from torch.optim import optimizer as _optimizer
+
+from gradmedic.errors import MEANT_FOR_HOST
 
 StepArguments = tuple[Any, dict[str, Any]]
 
@@ -63,6 +66,9 @@ class Listener:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""
 
+    def before_clip_norm(self, parameters: Sequence[torch.Tensor]) -> None:
+        """A clip function is about to measure the gradients that it will change."""
+
     def before_clip(self, call: ClipCall) -> None:
         """A torch clip function is about to change gradients."""
 
@@ -80,6 +86,9 @@ class Listener:
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, finished: bool) -> None:
         """`GradScaler.step` has ended, whether it stepped the optimizer or withheld the step."""
+
+    def after_scaler_update(self, scaler: Any, scale: torch.Tensor, tracker: torch.Tensor) -> None:
+        """`GradScaler.update` has ended; what scale and growth tracker were before."""
 
     def failed(self, part: str, error: Exception) -> None:
         """A callback has raised; called in its stead. May raise in strict mode."""
@@ -130,6 +139,12 @@ def passive() -> bool:
     return cuda_in_use() and torch.cuda.is_current_stream_capturing()
 
 
+def announce_clip_norm(parameters: Sequence[torch.Tensor]) -> None:
+    """Let listeners hear that a clip function of our own is about to measure gradients."""
+    if _listeners and not passive():
+        _tell("before_clip_norm", parameters)
+
+
 @contextlib.contextmanager
 def announce_clip(call: ClipCall) -> Iterator[None]:
     """Let listeners hear of a clip call of our own."""
@@ -150,6 +165,8 @@ def _tell(method: str, *args: Any) -> None:
     for listener in tuple(_listeners):
         try:
             getattr(listener, method)(*args)
+        except MEANT_FOR_HOST:
+            raise
         except Exception as error:
             listener.failed(method, error)
 
@@ -165,6 +182,8 @@ def _install() -> None:
     _removers.append(_patch(scaler, "scale", _wrap_scale))
     _removers.append(_patch(scaler, "unscale_", _wrap_unscale))
     _removers.append(_patch(scaler, "step", _wrap_scaler_step))
+    _removers.append(_patch(scaler, "update", _wrap_scaler_update))
+    _removers.append(_patch_inner(_clip_grad, "clip_grad_norm_", _wrap_norm_of_clip))
     _removers.append(_patch_inner(_clip_grad, "_clip_grads_with_norm_", _wrap_clip_norm))
     _removers.append(_patch_inner(_clip_grad, "clip_grad_value_", _wrap_clip_value))
 
@@ -255,6 +274,8 @@ def _on_before_step(optimizer: Any, args: Any, kwargs: Any) -> StepArguments | N
     for listener in tuple(_listeners):
         try:
             answer = listener.before_step(optimizer, args, kwargs)
+        except MEANT_FOR_HOST:
+            raise
         except Exception as error:
             listener.failed("before_step", error)
             continue
@@ -306,6 +327,34 @@ def _wrap_scaler_step(original: Callable[..., Any], live: _Switch) -> Callable[.
         return result
 
     return step
+
+
+def _wrap_scaler_update(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update(self: Any, new_scale: Any = None) -> Any:
+        scale, tracker = getattr(self, "_scale", None), getattr(self, "_growth_tracker", None)
+        if not live or not self.is_enabled() or passive() or new_scale is not None or scale is None or tracker is None:
+            return original(self, new_scale)
+        former = (scale.clone(), tracker.clone())
+        result = original(self)
+        _tell("after_scaler_update", self, *former)
+        return result
+
+    return update
+
+
+def _wrap_norm_of_clip(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if live and not passive():
+            if not isinstance(parameters, torch.Tensor):
+                # A generator would be used up by listening to it; torch warns about an empty one, which stays empty.
+                listed = list(parameters)
+                parameters = listed if listed else parameters
+            _tell("before_clip_norm", _as_sequence(parameters))
+        return original(parameters, *args, **kwargs)
+
+    return clip_grad_norm_
 
 
 def _wrap_clip_norm(original: Callable[..., Any], live: _Switch) -> Callable[..., Any]:
@@ -369,3 +418,18 @@ def hook_inputs(module: torch.nn.Module, callback: Callable[..., None]) -> Calla
 def hook_calls(module: torch.nn.Module, callback: Callable[..., None]) -> Callable[[], None]:
     """Call `callback(module, args)` before each forward call of a module; returns what takes it off again."""
     return module.register_forward_pre_hook(ModuleHook(callback)).remove
+
+
+class OutputHook(ModuleHook):
+    """A hook that is called with a module's output, and nothing else; see `ModuleHook`."""
+
+    __slots__ = ()
+
+    def __call__(self, module: Any, *rest: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._callback(rest[-1])
+
+
+def hook_outputs(module: torch.nn.Module, callback: Callable[[Any], None]) -> Callable[[], None]:
+    """Call `callback(output)` after each forward call of a module; returns what takes it off again."""
+    return module.register_forward_hook(OutputHook(callback)).remove

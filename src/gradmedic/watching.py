@@ -9,12 +9,22 @@ from typing import Any
 
 from torch import nn
 
-from gradmedic.checks import check_callables, check_limits, check_optimizers, check_record, check_trainable
+from gradmedic.checks import (
+    check_callables,
+    check_limits,
+    check_optimizers,
+    check_order,
+    check_record,
+    check_settings,
+    check_trainable,
+    check_transform,
+)
 from gradmedic.clip.base import Transform
 from gradmedic.diagnosis import Finding
 from gradmedic.errors import InputError
 from gradmedic.monitor import Monitor
 from gradmedic.names import unwrap
+from gradmedic.probes.flow import check_flow
 from gradmedic.roster import Roster
 from gradmedic.schedule import StepSchedule
 from gradmedic.settings import Settings
@@ -33,7 +43,7 @@ def watch(
     modules: Any = "auto",
     modules_every: int = 50,
     transform: Transform | None = None,
-    flow: Mapping[str, float] | None = None,
+    flow: Mapping[str, Any] | None = None,
     limits: float | Mapping[str, float] | None = None,
     sinks: Sequence[Sink] = (),
     rules: Any = "default",
@@ -56,8 +66,11 @@ def watch(
             step.
         modules: "auto" or None. Probes of activations are not part of this version: a list of patterns is an error.
         modules_every: reserved for them.
-        transform: what to do to gradients, e.g. `gm.clip.norm(1.0)`.
-        flow: limits of the gradient that flows back through modules; not part of this version.
+        transform: what to do to gradients at each step, before they are used (and before the script's own clip, if it
+            has one): e.g. `gm.clip.norm(1.0)`, `gm.clip.zclip()`, `gm.guard.default()`; a number stands for `norm`.
+        flow: mapping pattern -> limit: clips the gradient that flows back through the outputs of matching modules: a
+            number is the largest norm of each output's gradient, `gm.clip.value(0.1)` limits its elements. The smallest
+            factor of each step is in the frame's `logged`, as `flow.<module>`.
         limits: your own alarm: a pre-clip norm for the whole model, or a mapping pattern -> norm; exceeding it is
             finding GM412, said on stderr at once.
         sinks: objects with `emit(frame)`, `emit_finding(finding)`, `close()`.
@@ -83,22 +96,22 @@ def watch(
         >>> monitor.latest.step
         0
     """
-    if flow:
-        raise InputError(
-            "flow: clipping the gradient that flows through modules is not part of this version; leave it out"
-        )
     if modules not in ("auto", None):
         raise InputError("modules: probing modules is not part of this version; leave it at 'auto' or pass None")
     check_record(record)
-    check_callables(on_finding, transform, sinks)
+    check_callables(on_finding, sinks)
+    check_settings(rules=rules, strict=strict, every=every, backend=backend, budget=budget, modules_every=modules_every)
+    check_order(model, optimizer)
     roster = Roster(model)
     check_trainable(roster)
     optimizers = check_optimizers(optimizer, roster)
     check_limits(limits, roster.models, roster)
+    transform = check_transform(transform, optimizers, roster)
+    places = check_flow(flow, roster.models) if flow else None
     monitor = Monitor(
         roster,
         optimizers,
-        Settings(record, every, transform, limits, sinks, rules, budget, on_finding, backend, strict),
+        Settings(record, every, transform, places, limits, sinks, rules, budget, on_finding, backend, strict),
     )
     for each in roster.models.values():
         earlier = _attached.get(unwrap(each))
@@ -114,7 +127,6 @@ def watch_process(
     every: int | StepSchedule = 1,
     modules: Any = "auto",
     transform: Transform | None = None,
-    guard: bool = False,
     limits: Any = None,
     stop_after: int | None = None,
     budget: str | int = "256MB",
@@ -131,7 +143,6 @@ def watch_process(
     Args:
         record, every, transform, limits, budget, on_finding, strict: as for `watch`.
         modules: as for `watch`.
-        guard: must be False; guards are not part of this version.
         stop_after: raise `StepLimit` (a SystemExit with code 0) after so many optimizer steps.
         lang: language of findings, "en" or "zh".
         namespace: returns the script's global variables, whose names models, optimizers and bare tensors get.
@@ -142,12 +153,10 @@ def watch_process(
     Returns:
         A monitor.
     """
-    if guard:
-        raise InputError("guard: guards are not part of this version; leave it out")
     if modules not in ("auto", None):
         raise InputError("modules: probing modules is not part of this version; leave it out")
     settings = Settings(
-        record, every, transform, limits, budget=budget, on_finding=on_finding, strict=strict, lang=lang
+        record, every, transform, limits=limits, budget=budget, on_finding=on_finding, strict=strict, lang=lang
     )
     settings.stop_after, settings.join, settings.overwrite = stop_after, join, overwrite
     settings.namespace = namespace

@@ -39,9 +39,9 @@ def test_version(capsys):
         (["run", "--step", "5", "x.py"], "--step"),
         (["run", "--record", "a", "--no-record", "x.py"], "not allowed with"),
         (["run", "--limit", "x", "script.py"], "--limit expects"),
-        (["run", "--clip", "nrom(1)", "script.py"], "there are: norm"),
+        (["run", "--clip", "nrom(1)", "script.py"], "there are: adagc"),
         (["run", "--clip", "norm(-1)", "script.py"], "norm: threshold"),
-        (["run", "--guard", "script.py"], "--guard"),
+        (["run", "--clip", "breaker(0)", "script.py"], "breaker: limit"),
         (["run", "--modules", "a.*", "script.py"], "--modules"),
         (["run", "--record", "script.py", "script.py"], "is a file"),
         (["diagnose", "absent"], "absent"),
@@ -111,3 +111,11 @@ def test_the_demo_falls_ill_and_recovers(gm, tmp_path):
     assert re.search(r"GM[1-5]\d\d", said)
     assert "×" in said
     assert gm("demo", "--fast", "--record", "demo").returncode == 2
+
+
+def test_help_offers_nothing_that_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = capsys.readouterr().out
+    assert "--modules auto|off" in said
+    assert "PATTERN which" not in said

@@ -98,6 +98,7 @@ def test_transforms_are_made_from_literals_and_calls():
     assert parse_transform(" norm(2, per='tensor') ", NAMES).kwargs == {"per": "tensor"}
     assert parse_transform("gm.clip.norm(percentile(95, 100))", NAMES).args == (("percentile", (95, 100)),)
     assert parse_transform("norm(-1e-3)", NAMES).args == (-1e-3,)
+    assert parse_transform("norm", NAMES).args == () == parse_transform("clip.norm", NAMES).args
     inner = parse_transform("chain(norm(1), clip.norm(None), [True])", NAMES).args
     assert [type(entry) for entry in inner] == [Made, Made, list]
     assert parse_transform("layers({'a.*': norm(1), 'b': 2.0}, default=3)", NAMES).args[0]["b"] == 2.0
@@ -107,7 +108,7 @@ def test_transforms_are_made_from_literals_and_calls():
     "spec",
     [
         "",
-        "norm(", "norm", "nrom(1)", "'text'", "True", "percentile(95, 100)", "norm(open('x'))",
+        "norm(", "nrom", "nrom(1)", "'text'", "True", "percentile(95, 100)", "norm(open('x'))",
         "norm(__import__('os'))",
         "norm(*[1])", "norm(**{})", "norm((lambda: 1)())", "os.norm(1)", "norm.__class__(1)", "[norm(1)]", "norm(x)",
         "norm(1)(2)", "1; 2", "norm({**{}})", "norm(f'{1}')", "norm([i for i in (1,)])", "1 if 1 else 2",

@@ -95,6 +95,7 @@ def test_json_is_strict_and_comes_back():
     assert {e.name: e.value for e in again.evidence}["loss"] == math.inf
     assert set(found.to_json()) == {
         "code", "name", "severity", "confidence", "step", "where", "evidence", "message", "remedies",
+            "folded",
     }  # fmt: skip
     assert set(found.to_json()["evidence"][0]) == {"name", "value", "threshold", "unit"}
     assert set(found.to_json()["remedies"][0]) == {"text", "action"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from gradmedic.diagnosis import wording
+from gradmedic.diagnosis import rules, wording
 from gradmedic.diagnosis.rules import RULES
 
 EN, ZH = wording.messages("en"), wording.messages("zh")
@@ -70,3 +72,38 @@ def test_every_rule_has_a_page(rule, lang):
 )
 def test_numbers(value, text):
     assert wording.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "n", "text"),
+    [
+        ("{n:tensor|tensors}", 1, "1 tensor"),
+        ("{n:tensor|tensors}", 3, "3 tensors"),
+        ("{n:tensor|tensors}", 0, "0 tensors"),
+        ("{n:!has|have}", 1, "has"),
+        ("{n:!has|have}", 2, "have"),
+        ("{n} 个", 2, "2 个"),
+    ],
+)
+def test_nouns_follow_their_number(template, n, text):
+    assert template.format(n=wording.counted(n)) == text
+
+
+def test_nothing_is_both_singular_and_plural():
+    assert [path for path, text in strings(EN) if "(s)" in text] == []
+
+
+def test_every_evidence_has_a_chinese_name():
+    """Names are read from the rules' source: whatever is passed to Evidence as a literal, first and last."""
+    names, units = set(), set()
+    for path in Path(rules.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Evidence":
+                names |= {call.args[0].value} if isinstance(call.args[0], ast.Constant) else set()
+                units |= (
+                    {call.args[3].value} if len(call.args) > 3 and isinstance(call.args[3], ast.Constant) else set()
+                )
+    assert len(names) > 25
+    assert {name for name in names if wording.label(name, "zh") == name} == set()
+    assert {unit for unit in units - {"", "L2"} if wording.label(unit, "zh", "units") == unit} == set()
+    assert all(wording.label(name, "en") == name for name in names)

@@ -156,9 +156,11 @@ def test_no_op_needs_a_step_that_cannot_round_to_nothing():
     assert diagnose(no_op_run(update=1e-3)) == []
 
 
-def test_bfloat16_swallows_updates():
-    found = only(no_op_run(dtype="bfloat16"))
-    assert (found.code, found.variant) == ("GM106", "low_precision")
+def test_bfloat16_swallows_small_updates_and_no_large_ones():
+    assert only(no_op_run(dtype="bfloat16", lr=1e-3)).code == "GM205"
+    found = only(no_op_run(dtype="bfloat16", lr=0.1))  # 2.5 percent of the weight: no rounding takes that
+    assert (found.code, found.severity) == ("GM106", "error")
+    assert [f.code for f in found.folded] == ["GM205"]
 
 
 def test_missing_zero_grad_needs_three_in_a_row():
@@ -186,6 +188,9 @@ def test_misplaced_clip(placement):
     ]
     found = only(FakeRun(frames([1.0] * 10), events))
     assert (found.code, found.variant, found.step) == ("GM108", placement, 0)
+    assert "(again and again, from step 0 on)" in found.message  # of each kind no more than three calls are reported
+    assert "(2 times)" in only(FakeRun(frames([1.0] * 10), events[:2])).message
+    assert "(1 time)" in only(FakeRun(frames([1.0] * 10), events[:1])).message
     assert diagnose(FakeRun(frames([1.0] * 10), [e | {"placement": "ok"} for e in events])) == []
 
 
@@ -206,3 +211,61 @@ def test_rules_may_be_chosen_by_code():
     engine = Engine(rules=["GM111"], strict=True)
     made = [f for frame in frames([float("nan")] * 20, lr=0.0) for f in engine.on_frame(frame)]
     assert [f.code for f in made] == ["GM111"]
+
+
+def idle(n=20, **values) -> FakeRun:
+    """An optimizer whose tensors are all frozen: nothing of them is in the frames."""
+    known = Facts(optimizers={"SGD": {"class": "SGD", "tensors": 8}}, **values)
+    return FakeRun(frames([1.0] * n, [None] * n), [facts_event(known)])
+
+
+def test_optimizer_whose_tensors_are_all_frozen():
+    found = only(idle())
+    assert (found.code, found.variant, found.severity) == ("GM104", "idle", "critical")
+    assert "8 tensors" in found.message
+    assert diagnose(idle(n=2)) == []
+    assert diagnose(idle(engine="DeepSpeed")) == [f for f in diagnose(idle(engine="DeepSpeed")) if f.code == "GM101"]
+
+
+def test_late_unfreezing_takes_it_back():
+    run = idle()
+    for frame in run.recorded[10:]:
+        frame.grad_norm = 1.0
+    assert diagnose(run) == []
+
+
+def test_share_is_of_what_gets_gradients():
+    """A frozen backbone, 100 times as large as the rest, does not count."""
+    backbone = fact("backbone.weight", (100, 100), trainable=False, reached=None, received=None)
+    lost, kept = fact("lost.weight", (10, 30), optimizer=None), fact("kept.weight", (10, 10))
+    found = next(f for f in diagnose(wired(backbone, lost, kept)) if f.code == "GM103")
+    assert (found.severity, found.params["share"]) == ("warning", 75.0)
+
+
+def test_optimizer_of_the_wrong_parameters():
+    backbone = fact("backbone.weight", (100, 100), trainable=False, reached=None, received=None)
+    run = wired(backbone, fact("head.weight", optimizer=None))
+    run.recorded = frames([1.0] * 60, [None] * 60)
+    found = next(f for f in diagnose(run) if f.code == "GM103")
+    assert (found.severity, found.variant, found.params["share"]) == ("error", "all", 100.0)
+    assert found.evidence[1].value == 1.0
+
+
+def test_gradient_that_is_never_there_names_optimizer_and_place():
+    run = wired(IN, OUT, status=[NONE, NONE], norm=[np.nan, np.nan])
+    found = only(run)
+    assert found.where == ("in", "out")
+    assert found.message.startswith("Optimizer SGD has made 20 steps, and none of its 2 tensors")
+
+
+def test_nan_is_no_zero():
+    """Norms are over finite elements: a gradient that is NaN throughout has norm 0."""
+    run = wired(IN, fact("b.weight"), OUT, n=80)
+    sick = table({"norm": [0.0, 0.0, 1.0], "nan_count": [16, 16, 3]}, ["in.weight", "b.weight", "out.weight"])
+    for frame in run.recorded[5:]:
+        frame.tensors, frame.nonfinite, frame.grad_norm = sick, 35, float("nan")
+    zero = table({"norm": [0.0, 0.0, 1.0]}, ["in.weight", "b.weight", "out.weight"])
+    for frame in run.recorded[:5]:
+        frame.tensors = zero
+    found = only(run)
+    assert (found.code, found.step, found.folded) == ("GM201", 5, ())

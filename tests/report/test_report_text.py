@@ -49,7 +49,14 @@ def test_fits_the_screen(lang, width):
 def test_says_what_matters():
     run = diverging()
     text = render_checkup(run, diagnose(run))
-    for part in ("1 finding(s) in 73 steps", "2 → NaN", "GM302", "step 6", "explains 1 more: GM201", "gm.clip.norm("):
+    for part in (
+        "1 finding in 73 steps",
+        "2 → NaN",
+        "GM302",
+        "step 6",
+        "also: GM201 NaN or infinity, step 68: follows from it",
+        "gm.clip.norm(",
+    ):
         assert part in text
     assert "2.36M parameters" in text
     assert "37 steps (50.7%)" in text

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gradmedic import __version__
+from gradmedic.cli.clip import ClipCommand
 from gradmedic.cli.command import USAGE_ERROR, Command, complain
 from gradmedic.cli.demo import DemoCommand
 from gradmedic.cli.diagnose import DiagnoseCommand
@@ -22,6 +23,7 @@ from gradmedic.errors import InputError
 COMMANDS: dict[str, Command] = {
     "run": RunCommand(),
     "diagnose": DiagnoseCommand(),
+    "clip": ClipCommand(),
     "explain": ExplainCommand(),
     "env": EnvCommand(),
     "demo": DemoCommand(),

@@ -16,13 +16,13 @@ _WORDS = {
         "no torch": "gradmedic: nothing was trained: {name} never imported torch",
         "nothing": "gradmedic: nothing was trained: {name} made no optimizer step and no backward pass",
         "by hand": "weights are updated by hand, without an optimizer: each outermost backward pass counts as one step",
-        "record": "record: {folder} (gradmedic diagnose {folder})",
+        "record": "record: {folder}",
     },
     "zh": {
         "no torch": "gradmedic: 没有训练任何模型：{name} 没有导入 torch",
         "nothing": "gradmedic: 没有训练任何模型：{name} 没有优化器步骤，也没有反向传播",
         "by hand": "权重由手动更新，没有使用优化器：每次最外层反向传播算作一步",
-        "record": "记录：{folder}（gradmedic diagnose {folder}）",
+        "record": "记录：{folder}",
     },
 }
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from gradmedic.cli import checkup, program, tracebacks
 from gradmedic.cli.children import leave_children, reach_children
-from gradmedic.cli.command import FINE, FOUND, add_fail_on, add_language, complain, reaches
+from gradmedic.cli.command import FINE, FOUND, USAGE_ERROR, add_fail_on, add_language, complain, reaches
 from gradmedic.cli.folders import claim, default_folder, rank_of
+from gradmedic.cli.limit_names import unmatched_limits
 from gradmedic.cli.options import RunOptions, parse_limits, parse_modules
 from gradmedic.cli.session import Session, make_transform
-from gradmedic.errors import InputError
+from gradmedic.errors import InputError, TrainingHalted, TransformError
 
 DEFAULT_BUDGET = "256MB"
 
@@ -28,7 +29,8 @@ class RunCommand:
         "examples:\n"
         "  gradmedic run train.py --epochs 3\n"
         "  gradmedic run --steps 100 --fail-on error -m package.train\n"
-        "  gradmedic run --clip 1.0 --record runs/clipped train.py\n"
+        '  gradmedic run --clip "zclip()" --record runs/clipped train.py\n'
+        "  gradmedic run --guard train.py\n"
         "Options of gradmedic come before the script; everything after it belongs to the script."
     )
 
@@ -42,10 +44,18 @@ class RunCommand:
         parser.add_argument("--every", type=_positive, default=1, metavar="N", help="full tables every N steps")
         parser.add_argument("--steps", type=_positive, metavar="N", help="end after N optimizer steps, with code 0")
         parser.add_argument(
-            "--modules", action="append", default=[], metavar="PATTERN", help='modules to probe, "auto" or "off"'
+            "--modules", action="append", default=[], metavar="auto|off", help="which modules are probed"
         )
-        parser.add_argument("--clip", metavar="SPEC", help='clip gradients: 1.0, "norm(1.0)", "chain(...)"')
-        parser.add_argument("--guard", action="store_true", help="skip steps that would ruin the weights")
+        parser.add_argument(
+            "--clip",
+            metavar="SPEC",
+            help='clip gradients: 1.0, "zclip()", "chain(...)" (docs/clipping.md)',
+        )
+        parser.add_argument(
+            "--guard",
+            action="store_true",
+            help="skip steps that would ruin the weights, and clip (as recommended, or by --clip)",
+        )
         parser.add_argument(
             "--limit", action="append", default=[], metavar="[PATTERN=]NORM", help="alarm above a gradient norm"
         )
@@ -84,39 +94,47 @@ class RunCommand:
         reach_children(options, os.environ)
         tracebacks.clean_threads()
         session.begin()
-        code, interrupted = _execute(target, main)
-        if session.is_copy:
-            session.close()
-        else:
+        code, error = _execute(target, main)
+        session.close(error)
+        if not session.is_copy and not isinstance(error, TransformError):
             code = _conclude(session, target, code)
-        if interrupted:
+        if isinstance(error, KeyboardInterrupt):
             # Python ends by SIGINT after an uncaught KeyboardInterrupt; its traceback has been shown already.
             sys.excepthook = lambda *_: None
             raise KeyboardInterrupt
         return code
 
 
-def _execute(target: program.Program, main: object) -> tuple[int, bool]:
-    """Run the program to its end, threads included; return (exit code, whether by KeyboardInterrupt)."""
-    code, interrupted = FINE, False
+def _execute(target: program.Program, main: object) -> tuple[int, BaseException | None]:
+    """Run the program to its end, threads included; return (exit code, what ended it, None if it came to its end)."""
+    code: int = FINE
+    ended: BaseException | None = None
     try:
         program.start(target, main)  # type: ignore[arg-type]
     except SystemExit as end:
         code = _exit_code(end)
+        ended = SystemExit(code)  # a new one: the traceback of the old one holds the script's frames
+    except TransformError as error:
+        complain(str(error))
+        code, ended = USAGE_ERROR, error
+    except TrainingHalted as error:
+        complain(f"training is halted at {error}")
+        code, ended = 1, error
     except BaseException as error:
-        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
+        code, ended = 1, error
         try:
             tracebacks.show_uncaught(error)
         except SystemExit as end:
-            code, interrupted = _exit_code(end), False
+            code = _exit_code(end)
+            ended = SystemExit(code)
     _flush()
     try:
         _wait_for_threads()
     except KeyboardInterrupt as error:
         tracebacks.show_uncaught(error)
-        interrupted = True
+        ended = error
     _flush()
-    return code, interrupted
+    return code, ended
 
 
 def _exit_code(end: SystemExit) -> int:
@@ -145,8 +163,7 @@ def _flush() -> None:
 
 
 def _conclude(session: Session, target: program.Program, code: int) -> int:
-    """Close the record and show the check-up; return the exit code."""
-    session.close()
+    """Show the check-up of the record, which is closed; return the exit code."""
     leave_children(os.environ)
     try:
         if not session.trained:
@@ -154,6 +171,9 @@ def _conclude(session: Session, target: program.Program, code: int) -> int:
             return code
         run, findings = session.result()
         checkup.show(session, run, findings)
+        if not session.options.quiet:
+            for sentence in unmatched_limits(session.options.limits, run, session.options.lang):
+                complain(sentence)
     except Exception as error:
         complain(f"no check-up: {error or type(error).__name__}")
         return code

@@ -18,7 +18,7 @@ from gradmedic.cli.children import OPTIONS_VARIABLE
 from gradmedic.cli.command import complain
 from gradmedic.cli.folders import holds_run
 from gradmedic.cli.options import RunOptions
-from gradmedic.cli.transform_spec import parse_transform, public_names
+from gradmedic.cli.transform_spec import parse_transform
 from gradmedic.errors import InputError
 
 Findings = list[Any]
@@ -57,12 +57,18 @@ class Session:
         if self.is_child or self.is_copy:
             _close_with_multiprocessing(self)
 
-    def close(self) -> None:
-        """Stop watching and close the record; may be called again."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Stop watching and close the record; may be called again.
+
+        Args:
+            error: what the program ended with, for the record.
+        """
         if self.monitor is None:
             return
         try:
-            self.monitor.close()
+            from gradmedic.monitor import ending
+
+            self.monitor.close(ending(error))
         except Exception as error:
             self.failure = self.failure or error
 
@@ -85,9 +91,13 @@ class Session:
 
     def close_at_exit(self) -> None:
         """Close the record however this process, or a fork of it, ends by itself."""
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
+
+    def _close_at_exit(self) -> None:
+        # Python has put the exception that ended a program of its own there; ours was closed before this.
+        self.close(getattr(sys, "last_value", None))
 
     def _after_fork(self) -> None:
         """In a forked child: multiprocessing drops all finalizers first, and then makes its after-fork calls."""
@@ -121,18 +131,8 @@ def make_transform(options: RunOptions) -> Any:
     """
     if isinstance(options.modules, list):
         raise InputError('--modules: patterns are not available yet in this version; leave it at "auto", or "off"')
-    guard = _default_guard() if options.guard else None
-    if options.clip is None:
-        return guard
-    clip = parse_transform(options.clip)
-    return clip if guard is None else public_names()["chain"](guard, clip)
-
-
-def _default_guard() -> Any:
-    try:
-        return importlib.import_module("gradmedic.guard").default()
-    except (ModuleNotFoundError, AttributeError):
-        raise InputError("--guard is not available yet in this version; leave it out") from None
+    clip = None if options.clip is None else parse_transform(options.clip)
+    return importlib.import_module("gradmedic.guard").default(clip) if options.guard else clip
 
 
 def examine(folder: str | Path, lang: str, limits: Any = None) -> tuple[Any, Findings]:

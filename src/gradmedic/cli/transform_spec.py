@@ -1,7 +1,7 @@
 """Reads `--clip`: a number, or calls of gradmedic's own transforms with literal arguments. Nothing is evaluated.
 
-`1.0` means `norm(1.0)`; `chain(norm(1.0), value(0.1))` and `norm(percentile(95, 100))` nest. Names are those that
-`gradmedic.clip` and `gradmedic.guard` export, everything else is refused.
+`1.0` means `norm(1.0)`, and `zclip` means `zclip()`; `chain(norm(1.0), value(0.1))` and `norm(percentile(95, 100))`
+nest. Names are those that `gradmedic.clip` and `gradmedic.guard` export, everything else is refused.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def _listing(names: Names) -> str:
 def _value(node: ast.expr, names: Names) -> Any:
     if isinstance(node, ast.Call):
         return _call(node, names)
+    if isinstance(node, (ast.Name, ast.Attribute)):  # `zclip` for `zclip()`
+        return _call(ast.Call(node, [], []), names)
     if isinstance(node, (ast.List, ast.Tuple)):
         entries = [_value(entry, names) for entry in node.elts]
         return entries if isinstance(node, ast.List) else tuple(entries)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from gradmedic.clip.apply import scale_gradients
-from gradmedic.clip.base import GradientSummary
 from gradmedic.clip.norm import check_threshold, scale_to
+from gradmedic.clip.summary import joint_norm
 from gradmedic.stats import gradient_stats
-from gradmedic.torch_hooks import ClipCall, announce_clip
+from gradmedic.torch_hooks import ClipCall, announce_clip, announce_clip_norm
 
 
 @torch.no_grad()
@@ -53,8 +53,9 @@ def clip_grad_norm_(
         tensor(5.)
     """
     limit = check_threshold(max_norm, "max_norm")
-    power = check_threshold(norm_type, "norm_type")
+    power = check_threshold(math.inf if str(norm_type) == "inf" else norm_type, "norm_type")  # torch takes the word
     chosen = _unique(parameters)
+    announce_clip_norm(chosen)
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     if not gradients:
         with announce_clip(ClipCall("gradmedic", chosen, max_norm=limit)):  # a clip in the wrong place may find none
@@ -90,7 +91,7 @@ def _p_norm(
 ) -> torch.Tensor:
     """Joint p-norm over the finite elements, 0-d float64."""
     if power == 2.0:
-        return GradientSummary((), norms, torch.zeros(()), 0).total
+        return joint_norm(norms, 2.0)
     if math.isinf(power):
         return largest.max()
     # Each gradient is divided by its largest magnitude first: |g|^p of the quotient cannot overflow.

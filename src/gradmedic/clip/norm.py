@@ -1,87 +1,153 @@
-"""Clipping by the norm of all gradients together."""
+"""Clipping by norm: of all gradients together, of each tensor, or of each output unit."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 
-from gradmedic.clip.base import Decision, GradientSummary
+from gradmedic.clip.base import BaseTransform, Decision, Scope
+from gradmedic.clip.operations import Scale, UnitScale
+from gradmedic.clip.spec import Spec
+from gradmedic.clip.state import State, by_tensor
+from gradmedic.clip.summary import GradientSummary, joint_norm
+from gradmedic.clip.thresholds.base import Constant, as_threshold, check_positive
+from gradmedic.clip.thresholds.param_ratio import ParamRatio
 from gradmedic.errors import InputError
 
 #: torch.nn.utils.clip_grad_norm_ divides by the norm plus this; kept, so that both give the same weights.
 EPSILON = 1e-6
 
-
-@dataclass(frozen=True, slots=True)
-class GlobalNorm:
-    """Scale all gradients so that their joint L2 norm does not exceed the threshold; see `norm`."""
-
-    threshold: float
-
-    def init(self, names: tuple[str, ...]) -> None:
-        """There is no state."""
-
-    def update(self, summary: GradientSummary, state: None) -> tuple[Decision, None]:
-        """Decide about one step; gradients that are not finite are left alone, NaN never multiplies anything."""
-        total = summary.total
-        scale = scale_to(self.threshold, total, summary.nonfinite)
-        return Decision(scale, (total > self.threshold) & (summary.nonfinite == 0), self.threshold), None
+Per = Literal["model", "tensor", "unit"]
 
 
-def scale_to(threshold: float, total: torch.Tensor, nonfinite: torch.Tensor) -> torch.Tensor:
-    """Return the factor that brings a norm to the threshold.
+@dataclass(frozen=True)
+class NormClip(BaseTransform):
+    """Scale gradients so that a norm does not exceed a threshold; see `norm`."""
+
+    threshold: Any
+    per: Per = "model"
+    norm_type: float = 2.0
+    eps: float = EPSILON
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        """The joint norm needs all gradients at once."""
+        return "model" if self.per == "model" else "tensor"
+
+    def init(self, spec: Spec) -> State:
+        """Return the threshold's first state."""
+        if self.per == "tensor":
+            return State(parts={"threshold": by_tensor(self.threshold.begin((len(spec),), spec.device))})
+        return State(parts={"threshold": self.threshold.begin((), spec.device)})
+
+    def update(self, summary: GradientSummary, state: State) -> tuple[Decision, State]:
+        """Decide about one step; what is not finite is left alone, NaN never multiplies anything."""
+        if self.per == "unit":
+            return self._by_unit(summary), state
+        norms = summary.norms(self.norm_type)
+        if self.per == "model":
+            signal, sick = joint_norm(norms, self.norm_type), summary.nonfinite.sum()
+            valid = sick == 0
+        else:
+            signal, sick = norms, summary.nonfinite
+            valid = (sick == 0) if summary.seen is None else (sick == 0) & summary.seen
+        held = state.parts["threshold"]
+        limit = self.threshold.value(signal, held, summary)
+        factor = scale_to(limit, signal, sick, self.eps)
+        clipped = (signal > limit) & (sick == 0)
+        after = self.threshold.observe(signal, torch.minimum(signal, limit), valid, held)
+        decision = Decision((Scale(factor),), clipped.any(), limit if not limit.dim() else None)
+        return decision, State(parts={"threshold": after})
+
+    def _by_unit(self, summary: GradientSummary) -> Decision:
+        if summary.gradients is None:
+            raise ValueError("clipping by unit needs the gradients, and they are not at hand")
+        factors: dict[int, torch.Tensor] = {}
+        dims: dict[int, int | None] = {}
+        norms: dict[int, torch.Tensor] = {}
+        clipped = torch.zeros((), dtype=torch.bool, device=summary.norm.device)
+        for at in summary.gradients.positions:
+            axis = summary.spec.tensors[at].unit_dim
+            units = summary.gradients.unit_norms(at, axis, self.norm_type)
+            limit = self._unit_limit(summary, at, axis, units)
+            finite = torch.isfinite(units)
+            over = finite & (units > limit)
+            factors[at] = torch.where(over, limit / (units + self.eps), torch.ones_like(units))
+            dims[at] = axis
+            kept = torch.where(finite, units * factors[at], torch.zeros_like(units)).reshape(-1)
+            norms[at] = joint_norm(kept, self.norm_type).to(summary.norm.device)
+            clipped = clipped | over.any().to(clipped.device)
+        after = norms if self.norm_type == 2.0 else {}
+        return Decision((UnitScale(factors, dims, after),), clipped)
+
+    def _unit_limit(self, summary: GradientSummary, at: int, axis: int | None, units: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.threshold, ParamRatio):
+            assert summary.gradients is not None
+            return self.threshold.of_weights(summary.gradients.weight_unit_norms(at, axis, self.norm_type))
+        limit: torch.Tensor = self.threshold.value(units, State(), summary)
+        return limit
+
+
+def scale_to(
+    limit: torch.Tensor | float, norm: torch.Tensor, nonfinite: torch.Tensor, eps: float = EPSILON
+) -> torch.Tensor:
+    """Return the factor that brings a norm to its limit, elementwise.
 
     Args:
-        threshold: largest norm allowed, > 0.
-        total: norm of the finite elements, 0-d float64.
-        nonfinite: number of the others, 0-d.
+        limit: largest norm allowed, > 0.
+        norm: norm of the finite elements, float64.
+        nonfinite: number of the others.
+        eps: added to the norm in the division.
 
     Returns:
-        0-d float64, no host sync: exactly 1 below the threshold and where anything is not finite, torch's formula at
-        and above it.
+        float64, no host sync: exactly 1 below the limit and where anything is not finite, torch's formula at and above
+        it.
     """
-    reached = (total >= threshold) & (nonfinite == 0)
-    return torch.where(reached, threshold / (total + EPSILON), torch.ones_like(total)).clamp(max=1.0)
+    reached = (norm >= limit) & (nonfinite == 0)
+    return torch.where(reached, limit / (norm + eps), torch.ones_like(norm)).clamp(max=1.0)
 
 
-def norm(threshold: float) -> GlobalNorm:
-    """Clip the gradients' joint L2 norm (Pascanu, Mikolov, Bengio 2013, arXiv:1211.5063, algorithm 1).
+def norm(threshold: Any, *, per: Per = "model", norm_type: float = 2.0) -> NormClip:
+    """Clip gradients by their norm (Pascanu, Mikolov, Bengio 2013, arXiv:1211.5063, algorithm 1).
 
     Below the threshold gradients stay bit-identical; above it they are multiplied by `threshold / (norm + 1e-6)`,
-    which is torch's formula. Gradients of 1e25 in fp32 are clipped, not zeroed; if any element is NaN or infinite
+    which is torch's formula. Gradients of 1e25 in fp32 are clipped, not zeroed; where an element is NaN or infinite
     nothing is changed, so a sick tensor does not damage the others.
 
     Args:
-        threshold: largest norm allowed, > 0; `math.inf` measures only.
+        threshold: largest norm allowed: a number > 0 (`math.inf` measures only), a function step -> number, or a
+            threshold: `percentile`, `median`, `zscore`, `ema_ratio`, `param_ratio`, `warmup`.
+        per: "model": the joint norm of all gradients, which keeps their direction; "tensor": each by itself; "unit":
+            each output unit (row of a linear map, filter of a convolution) by itself.
+        norm_type: the p of the norm, > 0; `math.inf` for the largest magnitude.
 
     Returns:
-        A transform for `gm.watch(..., transform=...)`.
+        A transform for `gm.watch(..., transform=...)`, `gm.Clipper` and `gradmedic run --clip`.
 
     Raises:
-        InputError: for a threshold that is negative, zero or NaN.
+        InputError: for a threshold that is negative, zero or NaN, an unknown `per`, or a threshold with a history by
+            unit.
 
     Example:
-        >>> norm(1.0).threshold
+        >>> norm(1.0).threshold.number
         1.0
     """
-    return GlobalNorm(check_threshold(threshold, "threshold"))
+    if per not in get_args(Per):
+        raise InputError(f"per: expected one of {', '.join(get_args(Per))}, got {per!r}")
+    chosen = as_threshold(threshold)
+    if per == "unit" and chosen.begin((), torch.device("cpu")) != State():
+        raise InputError(
+            f"norm: {threshold!r} remembers norms, which would take a history for every output unit; use it with "
+            'per="tensor", or a number or param_ratio with per="unit"'
+        )
+    return NormClip(chosen, per, check_positive(norm_type, "norm_type"))
 
 
 def check_threshold(value: object, name: str) -> float:
-    """Return a norm threshold as a float.
+    """Return a norm threshold as a float; raises InputError if it is not a number > 0."""
+    return check_positive(value, name)
 
-    Raises:
-        InputError: if it is not a number > 0.
-    """
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: expected a number > 0, got {value!r}") from None
-    if math.isnan(number) or number <= 0:
-        raise InputError(
-            f"{name}: expected a number > 0, got {number}; a negative threshold would reverse the gradients and 0 "
-            "would erase them. Leave the clip out, or pass math.inf to measure only"
-        )
-    return number
+
+__all__ = ["EPSILON", "Constant", "NormClip", "check_threshold", "norm", "scale_to"]

@@ -73,15 +73,46 @@ def profile(
     chosen = np.median(norms[:, places], axis=0)
     if not np.isfinite(chosen).all() or not chosen.any():
         return None
-    y = np.log(np.maximum(chosen / np.sqrt(np.maximum(numel[places], 1.0)), FLOOR))
-    x = np.arange(len(places), dtype=np.float64)
+    slope, r2 = _line(np.log(np.maximum(chosen / np.sqrt(np.maximum(numel[places], 1.0)), FLOOR)))
+    depth = len(places) - 1
+    return Profile(places, math.exp(max(-700.0, min(700.0, -slope * depth))), math.exp(-slope), r2, kind)
+
+
+def activation_growth(norms: npt.NDArray[np.float64], layout: Layout, biases: Places) -> tuple[float, float]:
+    """Return how activations grow over depth, as gradients tell: last over first along the fitted line, and its R2.
+
+    The gradient of a linear layer's weight is the backpropagated signal times the layer's inputs, that of its bias the
+    signal alone: the quotient of their norms follows the size of the inputs.
+
+    Args:
+        norms: gradient norms of several steps [n, P].
+        biases: the biases to profile, first layer first [L].
+
+    Returns:
+        (growth, R2); (nan, 0.0) where a gradient is zero or unknown, or fewer than three layers have a weight.
+    """
+    index = {name: place for place, name in enumerate(layout.names)}
+    pairs = [(index.get(layout.names[place].removesuffix("bias") + "weight"), int(place)) for place in biases]
+    known = [(weight, bias) for weight, bias in pairs if weight is not None]
+    if len(known) < 3:
+        return math.nan, 0.0
+    typical = np.median(norms, axis=0)[np.array(known)]
+    with np.errstate(all="ignore"):
+        y = np.log(typical[:, 0] / typical[:, 1])
+    if not np.isfinite(y).all():
+        return math.nan, 0.0
+    slope, r2 = _line(y)
+    return math.exp(max(-700.0, min(700.0, slope * (len(y) - 1)))), r2
+
+
+def _line(y: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return slope and R2 of a straight line through equally spaced values."""
+    x = np.arange(len(y), dtype=np.float64)
     x -= x.mean()
     centred = y - y.mean()
     slope = float(x @ centred / (x @ x))
     total = float(centred @ centred)
-    r2 = slope * slope * float(x @ x) / total if total > 0 else 0.0
-    depth = len(places) - 1
-    return Profile(places, math.exp(max(-700.0, min(700.0, -slope * depth))), math.exp(-slope), r2, kind)
+    return slope, slope * slope * float(x @ x) / total if total > 0 else 0.0
 
 
 def _biases(layout: Layout, weights: Places) -> Places:

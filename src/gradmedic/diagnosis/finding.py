@@ -111,8 +111,8 @@ class Finding:
         """Return a strict-JSON mapping.
 
         Args:
-            full: also keep what is needed to render the finding anew in another language, the optimizer and the
-                folded findings. Without it exactly the keys of `gradmedic diagnose --format json` are written.
+            full: also keep what is needed to render the finding anew in another language, the optimizer, and the
+                folded findings whole. Without it exactly the keys of `gradmedic diagnose --format json` are written.
 
         Returns:
             A mapping without NaN or infinity: such evidence values are the strings "NaN", "Infinity", "-Infinity".
@@ -127,6 +127,7 @@ class Finding:
             "evidence": [entry.to_json() for entry in self.evidence],
             "message": self.message,
             "remedies": [remedy.to_json() for remedy in self.remedies],
+            "folded": [finding.brief() for finding in self.folded],
         }
         if full:
             data |= {
@@ -139,14 +140,18 @@ class Finding:
             }
         return data
 
+    def brief(self) -> dict[str, Any]:
+        """Return what is said of a finding that follows from another one: code, name, where and step."""
+        return {"code": self.code, "name": self.name, "where": list(self.where), "step": int(self.step)}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Read what `to_json` wrote, in either form; unknown keys are left out."""
+        """Read what `to_json` or `brief` wrote, in any form; unknown keys are left out."""
         return cls(
             code=data["code"],
             name=data["name"],
-            severity=data["severity"],
-            confidence=float(data["confidence"]),
+            severity=data.get("severity", "info"),
+            confidence=float(data.get("confidence", 0.0)),
             step=int(data["step"]),
             optimizer=data.get("optimizer", ""),
             where=tuple(data.get("where", ())),

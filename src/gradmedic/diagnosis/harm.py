@@ -39,13 +39,14 @@ def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> H
         loss: the loss so far.
         nonfinite_step: first step with non-finite gradients that was not a loss scaler's calibration.
         several: whether several optimizers each have a loss of their own (a GAN): their losses rise and fall against
-            each other, so that only non-finite values count as harm.
+            each other, so that only non-finite values and a loss that is orders of magnitude above its own start count
+            as harm.
     """
     steps = [step for step in (loss.nonfinite_step, nonfinite_step) if step is not None]
     if steps:
         return Harm("nonfinite", min(steps))
     if several:
-        return Harm()
+        return Harm("diverged", loss.exploded_step) if loss.exploded else Harm()
     if loss.diverged:
         return Harm("diverged", loss.diverged_step)
     if loss.falling is False and not _solved(loss):

@@ -45,14 +45,19 @@ class Counters:
         self.nonzero: Counts = np.zeros(size, dtype=np.int64)
         self.zero_run: Counts = np.zeros(size, dtype=np.int64)
 
-    def add(self, status: npt.NDArray[Any], norm: npt.NDArray[Any]) -> None:
-        """Count one step."""
+    def add(self, status: npt.NDArray[Any], norm: npt.NDArray[Any], *, finite: bool = True) -> None:
+        """Count one step.
+
+        Norms are over the finite elements: of a gradient that is NaN throughout it is 0. A step that is not `finite`
+        therefore says of no tensor that its gradient is zero.
+        """
         seen = status == SEEN
         moved = seen & (norm != 0)  # NaN counts as moved: it is not zero
         self.seen += seen
         self.none += status == NONE
         self.nonzero += moved
-        self.zero_run += seen
+        if finite:
+            self.zero_run += seen
         self.zero_run[moved] = 0
 
     def widened(self, places: Counts, size: int) -> Counters:
@@ -116,7 +121,7 @@ class History:
         self.tables += 1
         self.table_steps.push([frame.step])
         norm = self._spread(table.column("norm"), at)
-        self.counters.add(status, norm)
+        self.counters.add(status, norm, finite=not is_nonfinite(frame) and not frame.nonfinite)
         for name, ring in self._tensors.items():
             ring.push(norm if name == "norm" else self._spread(table.column(name), at))
 

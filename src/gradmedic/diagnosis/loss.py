@@ -14,11 +14,13 @@ FALL = 0.02
 #: A loss that has fallen by less than this, and stands still, does not fall either: a network that learns nothing but
 #: the prior of its labels gets there (20 sigmoid layers on digits: from 2.3-2.7 to ln 10 = 2.303 within 10 steps).
 STALL = 0.15
+#: A loss this many times the larger of 1 and what it began with has exploded, also where losses rise and fall against
+#: each other: the cross-entropy of a discriminator that is wrong for certain is about 100, a critic's loss under 1000.
+EXPLODED = 1e3
 _EMA = 0.1
 _NOISE = 0.02
 _BEST_AFTER = 5
 _RECENT = 20
-_LEVEL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class LossSummary:
             losses are known.
         trend: (recent - first) / |first|.
         diverged: the level of the last three is far above the best, beyond noise.
-        nonfinite_step, diverged_step: first step of each, or None.
+        exploded: the level of the last three is orders of magnitude above the first and above 1.
+        nonfinite_step, diverged_step, exploded_step: first step of each, or None.
     """
 
     count: int = 0
@@ -46,8 +49,10 @@ class LossSummary:
     falling: bool | None = None
     trend: float = math.nan
     diverged: bool = False
+    exploded: bool = False
     nonfinite_step: int | None = None
     diverged_step: int | None = None
+    exploded_step: int | None = None
 
 
 class LossTracker:
@@ -78,7 +83,7 @@ class LossTracker:
         self._best = math.nan
         self._last: float | None = None
         self._summary: LossSummary | None = None
-        self._since: dict[str, int | None] = {"nonfinite": None, "diverged": None}
+        self._since: dict[str, int | None] = {"nonfinite": None, "diverged": None, "exploded": None}
 
     def update(self, loss: float | None, step: int) -> None:
         """Take the loss of one step; None (not seen) is left out."""
@@ -105,6 +110,13 @@ class LossTracker:
             self._best = smooth
         if self._since["diverged"] is None and self.diverged:
             self._since["diverged"] = step
+        if self._since["exploded"] is None and self.exploded:
+            self._since["exploded"] = step
+
+    @property
+    def opening(self) -> tuple[float, ...]:
+        """The first losses, at most five."""
+        return tuple(self._early)
 
     @property
     def first(self) -> float:
@@ -120,11 +132,24 @@ class LossTracker:
         """
         if self.count < 2:
             return False
-        level = median(self._recent[at] for at in range(-min(_LEVEL, self.count), 0))
-        first = self.first
+        level, first = self._level(), self.first
         if self.count < 10:
             return level > first + 10 * abs(first)
         return level > self._best + max(abs(self._best), abs(first - self._best)) + 5 * self._noise
+
+    @property
+    def exploded(self) -> bool:
+        """Whether the median of the last three losses is a thousand times the first one, and above a thousand."""
+        if self.count < 2 or max(self._recent[-1], self._recent[-2]) <= EXPLODED:
+            return False
+        return self._level() > EXPLODED * max(1.0, abs(self.first))
+
+    def _level(self) -> float:
+        """Return the median of the last three losses, of fewer where fewer are known."""
+        if self.count < 3:
+            return median(self._recent)
+        recent = self._recent
+        return sorted((recent[-1], recent[-2], recent[-3]))[1]
 
     def _measure_noise(self, loss: float) -> None:
         """Follow the mean distance from the smoothed loss.
@@ -158,8 +183,10 @@ class LossTracker:
             falling=self._falling(first, recent, scale),
             trend=(recent - first) / scale,
             diverged=self.diverged,
+            exploded=self.exploded,
             nonfinite_step=self._since["nonfinite"],
             diverged_step=self._since["diverged"],
+            exploded_step=self._since["exploded"],
         )
 
     def _falling(self, first: float, recent: float, scale: float) -> bool | None:

@@ -9,7 +9,7 @@ from gradmedic.diagnosis.finding import Finding, rank_of
 
 _SYMPTOMS = frozenset({"GM301", "GM302", "GM401", "GM403", "GM204"})
 #: Operations that make NaN or infinity of ordinary values, when these lie outside their domain.
-_DOMAIN_OPERATIONS = frozenset(
+DOMAIN_OPERATIONS = frozenset(
     "log log2 log10 log1p sqrt rsqrt div reciprocal acos asin acosh atanh logit norm".split()  # noqa: SIM905
 )
 #: A cause is seen at most so many steps after its consequence; rules look only every few steps.
@@ -50,7 +50,7 @@ def _is_own_fault(nonfinite: Finding) -> bool:
         return False
     nans = next((each.value for each in nonfinite.evidence if each.name == "NaN elements"), 0)
     if nonfinite.variant in ("loss", "forward"):
-        return str(nonfinite.params.get("op", "")) in _DOMAIN_OPERATIONS
+        return str(nonfinite.params.get("op", "")) in DOMAIN_OPERATIONS
     return nonfinite.variant == "data" or (nonfinite.variant == "backward" and bool(nans))
 
 
@@ -88,10 +88,11 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM201", "GM204 GM106", _strictly_first),
     _edge("GM201", _SYMPTOMS, _only_harm),
     # Broken wiring explains what the gradients look like, and a loss that does not fall.
-    _edge("GM105", "GM106 GM101 GM103 GM301 GM403", _always),
+    _edge("GM105", "GM106 GM205 GM101 GM103 GM301 GM403", _always),
     _edge("GM102", "GM101", _overlap),
     _edge("GM101 GM102 GM103 GM104 GM105 GM111", "GM301 GM403", _not_later),
-    _edge("GM111", "GM106", _always),
+    _edge("GM111", "GM106 GM205", _always),
+    _edge("GM106", "GM205", _always),
     _edge("GM107", "GM302 GM401 GM201 GM403", _explosion_first),
     _edge("GM108", "GM302 GM401 GM201 GM403", _explosion_first),
     # A network that explodes over depth makes any step too large; a step too large makes gradients explode over time.
@@ -101,7 +102,8 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM302", "GM403", _not_later),
     # Zero gradients far down are what vanishing ends in.
     _edge("GM301", "GM101", _not_later, only="zero"),
-    _edge("GM301", "GM106", _always, only="partial low_precision"),
+    _edge("GM301", "GM106", _always, only="partial"),
+    _edge("GM301", "GM205", _always),
     _edge("GM401", "GM101", _not_later, only="zero"),
 )
 

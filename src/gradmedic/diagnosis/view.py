@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from gradmedic.diagnosis.harm import Harm, assess
 from gradmedic.diagnosis.history import History
@@ -63,8 +64,9 @@ class View:
 
     @cached_property
     def several_optimizers(self) -> bool:
-        """Whether at least two optimizers each have losses of their own, as in a GAN."""
-        return sum(1 for history in self.histories.values() if history.loss.count) > 1
+        """Whether at least two optimizers each have losses of their own, as in a GAN; one loss may also be shared."""
+        known = [history.loss.opening for history in self.histories.values() if history.loss.count]
+        return any(a != b for first, other in pairwise(known) for a, b in zip(first, other, strict=False))
 
     @cached_property
     def loss(self) -> LossSummary:

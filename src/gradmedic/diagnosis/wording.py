@@ -30,6 +30,24 @@ class Words:
     remedies: tuple[Remedy, ...]
 
 
+class Counted(str):
+    """A number's text that brings its noun along.
+
+    In a template `{n:tensor|tensors}` reads "1 tensor" or "3 tensors", and `{n:!has|have}` only the word. Chinese needs
+    neither.
+    """
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        """Return the text, with the word that fits it where `spec` names two."""
+        if "|" not in spec:
+            return str(self)
+        one, _, many = spec.removeprefix("!").partition("|")
+        word = one if self == "1" else many
+        return word if spec.startswith("!") else f"{self} {word}"
+
+
 @lru_cache(maxsize=4)
 def messages(lang: str) -> Mapping[str, Any]:
     """Return the message file of a language, read once, when first needed.
@@ -81,6 +99,17 @@ def names(entries: Sequence[str], lang: str) -> str:
     return f"{shown}{phrases['and_more'].format(n=rest)}" if rest > 0 else shown
 
 
+def counted(value: int) -> Counted:
+    """Return a count for a template of one's own."""
+    return Counted(number(value))
+
+
+def label(name: str, lang: str, kind: str = "evidence") -> str:
+    """Return the name of an evidence, or with kind "units" a unit, in a language; English ones are the data's own."""
+    table: Mapping[str, str] = messages(lang).get(kind, {})
+    return table.get(name, name)
+
+
 def phrase(key: str, params: Mapping[str, Any], lang: str) -> str:
     """Return a phrase of the message file with its placeholders filled in."""
     template: str = messages(lang)["phrases"][key]
@@ -108,7 +137,7 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
     remedies = tuple(
         Remedy(entry["text"].format_map(values), _action(entry.get("action"), values))
         for entry in table.get("remedies", ())
-        if not entry.get("for") or variant in entry["for"]
+        if (not entry.get("for") or variant in entry["for"]) and (not entry.get("when") or params.get(entry["when"]))
     )
     return Words(table["title"], template.format_map(values), remedies)
 
@@ -133,4 +162,4 @@ def _text(value: Any, params: Mapping[str, Any], lang: str, *, nested: bool) -> 
         return names([str(entry) for entry in value], lang)
     if value is None:
         return "?"
-    return number(value.item() if hasattr(value, "item") else value)
+    return Counted(number(value.item() if hasattr(value, "item") else value))

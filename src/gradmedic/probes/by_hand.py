@@ -16,6 +16,7 @@ from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.graph import walk
 from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
 from gradmedic.probes.pending import PendingFrame
+from gradmedic.probes.sentinels import Sentinel, remember
 from gradmedic.roster import Roster
 from gradmedic.types import Backend
 
@@ -45,6 +46,7 @@ class HandUpdates:
     def __init__(self, roster: Roster, reader: GradientReader, backend: Backend) -> None:
         self._leaves: list[torch.Tensor] = []
         self._holder = _Leaves()
+        self._gradients: list[Sentinel] = []
         self.probe = OptimizerProbe(self._holder, NAME, roster, reader, backend)
 
     @staticmethod
@@ -52,11 +54,18 @@ class HandUpdates:
         """Return the leaves that a loss reaches."""
         return walk(roots).order
 
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """What the last loss reached."""
+        return self._leaves
+
     def begin(self, options: StepOptions) -> None:
         """A backward pass has ended: read the gradients that it left."""
         self._holder.tensors = self._leaves
         if self._leaves:
             self.probe.begin(self._holder, options)
+        self.probe.freshness.after_backward()
+        self._gradients = remember(sorted(self._leaves, key=torch.Tensor.numel))
 
     def finish_if_updated(self, leaves: list[torch.Tensor]) -> PendingFrame | None:
         """A backward pass begins, or all ends: return the step that was made since the last one, if any.
@@ -68,12 +77,17 @@ class HandUpdates:
         known = {id(tensor) for tensor in self._holder.tensors}
         replaced = bool(leaves) and not any(id(leaf) in known for leaf in leaves)
         self._leaves = leaves or self._leaves
-        if self.probe.is_open and (replaced or self.probe.weights_changed()):
-            return self.probe.finish()
-        return None
+        updated = self.probe.is_open and (replaced or self.probe.weights_changed())
+        pending = self.probe.finish() if updated else None
+        # The moment of the update is not known, only that it lies behind us, like a zeroing: what was done to the
+        # gradients is told by how the backward pass had left them.
+        if replaced or not all(sentinel.untouched for sentinel in self._gradients):
+            self.probe.freshness.zeroed()
+        return pending
 
     def stop(self) -> None:
         """An optimizer has been seen: forget what is open."""
         self.probe.abandon()
         self._holder.tensors = []
         self._leaves = []
+        self._gradients = []

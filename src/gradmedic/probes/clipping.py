@@ -17,26 +17,25 @@ class ClipWatch:
     """Follows clip calls through the cycle of backward passes and steps."""
 
     def __init__(self) -> None:
-        self._backward_seen = False
-        self._backward_since_step = False
+        self._gradients_left = False
+        self._step_seen = False
         self._unscaled: weakref.WeakSet[Any] = weakref.WeakSet()
         self._reported: dict[tuple[str, str], int] = {}
-        self._last: ClipCall | None = None
         self._last_notes: tuple[str, str, float | None] | None = None
 
     def after_backward(self) -> None:
         """An outermost backward pass has ended."""
-        self._backward_seen = True
-        self._backward_since_step = True
+        self._gradients_left = True
 
     def stepped(self) -> None:
         """A watched optimizer has stepped."""
-        self._backward_since_step = False
+        self._step_seen = True
         self._unscaled = weakref.WeakSet()
         self._last_notes = None
 
     def dropped(self) -> None:
         """The gradients were erased without a step."""
+        self._gradients_left = False
         self._last_notes = None
 
     def unscaled(self, optimizer: Any) -> None:
@@ -45,7 +44,7 @@ class ClipWatch:
 
     def effective(self, owner: OptimizerProbe | None) -> bool:
         """Whether a clip call now works on gradients that the next step will use."""
-        return owner.freshness.backward_since_step if owner and owner.step else self._backward_seen
+        return self._gradients_left and (owner is None or owner.freshness.backward_since_step)
 
     def still_scaled(self, owner: OptimizerProbe | None, losses: LossMeter) -> bool:
         """Whether the gradients still carry a loss scale."""
@@ -67,7 +66,7 @@ class ClipWatch:
 
     def _out_of_place(self, api: str) -> str:
         # A clip at the head of the loop comes after a step as well, from the second round on: its first call tells.
-        if not self._backward_seen or ("before_backward", api) in self._reported:
+        if not self._step_seen or ("before_backward", api) in self._reported:
             return "before_backward"
         return "after_step"
 

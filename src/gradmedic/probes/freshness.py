@@ -9,58 +9,50 @@ own backward pass, which clears the mark.)
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import islice
 
 import torch
 
-_SENTINELS = 3
-
-
-@dataclass(slots=True)
-class _Sentinel:
-    parameter: weakref.ref[torch.Tensor]
-    gradient: int
-    version: int
+from gradmedic.probes.sentinels import Sentinel, remember
 
 
 class Freshness:
     """Follows the gradients of one optimizer from step to step."""
 
     def __init__(self) -> None:
-        self._sentinels: list[_Sentinel] = []
+        self._sentinels: list[Sentinel] = []
         self._stale = False
         self._backward_since_step = False
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """The optimizer has stepped: its gradients are used from now on; the parameters come smallest first."""
-        present = (parameter for parameter in parameters if parameter.grad is not None and not parameter.grad.is_sparse)
-        self._sentinels = [
-            _Sentinel(weakref.ref(parameter), id(parameter.grad), _version(parameter.grad))
-            for parameter in islice(present, _SENTINELS)
-        ]
+        self._sentinels = remember(parameters)
         self._stale = bool(self._sentinels)
         self._backward_since_step = False
 
     def before_backward(self) -> None:
         """An outermost backward pass begins: were the used gradients zeroed?"""
-        if self._stale and not all(self._untouched(sentinel) for sentinel in self._sentinels):
+        if self._stale and not all(sentinel.untouched for sentinel in self._sentinels):
             self._stale = False
 
     def after_backward(self) -> None:
         """It has ended: accumulation has changed the versions, which is no zeroing."""
         self._backward_since_step = True
         for sentinel in self._sentinels:
-            parameter = sentinel.parameter()
-            if parameter is not None and parameter.grad is not None:
-                sentinel.gradient, sentinel.version = id(parameter.grad), _version(parameter.grad)
+            sentinel.renew()
 
     def unseen(self) -> None:
         """A backward pass whose gradients could not be looked at: nothing is claimed of the next step."""
         self._stale = False
         self._backward_since_step = True
+
+    def zeroed(self) -> None:
+        """The gradients are known to have been zeroed since the last step."""
+        self._stale = False
+
+    def erased(self) -> None:
+        """What the backward passes since the last step had left is gone."""
+        self._stale = self._backward_since_step = False
 
     @property
     def stale(self) -> bool:
@@ -71,17 +63,3 @@ class Freshness:
     def backward_since_step(self) -> bool:
         """Whether a backward pass has run since the last step."""
         return self._backward_since_step
-
-    @staticmethod
-    def _untouched(sentinel: _Sentinel) -> bool:
-        parameter = sentinel.parameter()
-        if parameter is None or parameter.grad is None:
-            return False
-        return id(parameter.grad) == sentinel.gradient and _version(parameter.grad) == sentinel.version
-
-
-def _version(tensor: torch.Tensor | None) -> int:
-    try:
-        return int(tensor._version) if tensor is not None else -1
-    except RuntimeError:  # inference tensors keep no version
-        return -1

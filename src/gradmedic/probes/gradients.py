@@ -26,8 +26,9 @@ class Clip:
     max_norm: float | None = None
     total_norm: torch.Tensor | None = None
     clip_value: float | None = None
-    scale: torch.Tensor | None = None  # our own clipping: the factor itself
+    scale: torch.Tensor | None = None  # our own clipping: the factor itself, 0-d or one for each tensor touched
     clipped: torch.Tensor | None = None
+    threshold: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -64,10 +65,14 @@ class Reading:
         )
         for clip in self.clips:
             touched = range(len(self.keys)) if clip.positions is None else clip.positions
-            kept = [places[at] for at in touched if at in places]
-            if kept:
-                whole = len(kept) == len(positions)
-                part.clips.append(replace(clip, positions=None if whole else kept))
+            among = [place for place, at in enumerate(touched) if at in places]
+            if among:
+                whole = len(among) == len(positions)
+                kept = [places[touched[place]] for place in among]
+                scale = clip.scale
+                if scale is not None and scale.dim():
+                    scale = scale[torch.tensor(among, device=scale.device)]
+                part.clips.append(replace(clip, positions=None if whole else kept, scale=scale))
         return part
 
     @property
@@ -93,10 +98,13 @@ def current_norms(reading: Reading) -> torch.Tensor:
     """Return the norms [N] after what the user's own clipping did; float64, no host sync."""
     values = reading.norm.clone()
     for clip in reading.clips:
-        if clip.total_norm is None or clip.max_norm is None:
+        if clip.scale is not None:
+            factor = clip.scale.to(values.device)
+        elif clip.total_norm is not None and clip.max_norm is not None:
+            total = clip.total_norm.to(values.device, values.dtype)
+            factor = torch.clamp(clip.max_norm / (total + 1e-6), max=1.0)
+        else:
             continue
-        total = clip.total_norm.to(values.device, values.dtype)
-        factor = torch.clamp(clip.max_norm / (total + 1e-6), max=1.0)
         if clip.positions is None:
             values = values * factor
         else:
@@ -182,6 +190,18 @@ class GradientReader:
             for position, key in enumerate(reading.keys):
                 if key in known:
                     reading.versions[position] = _version(known[key])
+
+    def waiting_for(self, parameters: Sequence[torch.Tensor]) -> list[tuple[Reading, list[int]]]:
+        """Return the readings that have been taken of these tensors, with the places of theirs among them.
+
+        Only those whose tensors are all among the parameters: what belongs to others as well is not ours to change.
+        """
+        places = {id(parameter): at for at, parameter in enumerate(parameters)}
+        return [
+            (reading, [places[key] for key in reading.keys])
+            for reading in self._waiting
+            if all(key in places for key in reading.keys)
+        ]
 
     @property
     def waiting(self) -> bool:

@@ -124,6 +124,16 @@ def direct_leaves(node: Any, depth: int = 3) -> list[torch.Tensor]:
     return leaves
 
 
+def rests_on_leaves(node: Any, depth: int = 3) -> bool:
+    """Whether a node uses nothing but leaves and constants, itself or through a few views of them."""
+    for parent, _ in node.next_functions:
+        if parent is None or hasattr(parent, "variable"):
+            continue
+        if depth == 1 or not _is_view(parent) or not rests_on_leaves(parent, depth - 1):
+            return False
+    return True
+
+
 _VIEWS = ("TBackward", "Transpose", "View", "Reshape", "ToCopy", "Expand", "Permute", "AsStrided", "Unsqueeze", "Slice")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,14 +215,19 @@ class OptimizerProbe:
         self._open = None
 
     @property
+    def loss_scale(self) -> torch.Tensor | None:
+        """What the gradients of the open step are still multiplied by; None: nothing, or no step is open."""
+        return None if self._open is None else self._open.options.divide_by
+
+    @property
     def is_open(self) -> bool:
         """Whether a step has begun and not finished."""
         return self._open is not None
 
-    def has_gradients(self) -> bool:
-        """Whether any of the optimizer's tensors has a gradient now."""
-        held = (reference() for reference in self._holders)
-        return any(parameter is not None and parameter.grad is not None for parameter in held)
+    def by_size(self) -> Iterator[torch.Tensor]:
+        """Yield the optimizer's tensors that are still alive, smallest first."""
+        held = (self._holders[at]() for at in self._by_size)
+        return (parameter for parameter in held if parameter is not None)
 
     def owns(self, keys: set[int]) -> bool:
         """Whether the optimizer has any of the tensors with these ids."""

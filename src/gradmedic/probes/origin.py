@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from gradmedic.probes.graph import GraphWalk, direct_leaves, sequence_number, walk
+from gradmedic.probes.graph import GraphWalk, direct_leaves, rests_on_leaves, sequence_number, walk
+from gradmedic.probes.slopes import may_be_steep, steep_elements
 
 #: Operations that can turn finite inputs into NaN or infinity by themselves, by the beginning of their node's name.
 #: Others (relu, views, dropout, copies) hand on what they were given.
@@ -29,7 +30,7 @@ _SOURCES = (
 )  # fmt: skip
 #: Operations that save what they were given and not what they made of it: made again, it tells for certain.
 _REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Log": torch.log, "Log2": torch.log2, "Log10": torch.log10, "Log1p": torch.log1p, "Acos": torch.acos,
+    "Log": torch.log, "Log2": torch.log2, "Log10": torch.log10, "Log1P": torch.log1p, "Acos": torch.acos,
     "Asin": torch.asin, "Acosh": torch.acosh, "Atanh": torch.atanh, "Lgamma": torch.lgamma, "Digamma": torch.digamma,
 }  # fmt: skip
 _RESULTS = ("result", "output", "out", "indices", "logsumexp")
@@ -49,6 +50,7 @@ class Origin:
     nan_count: int = 0
     inf_count: int = 0
     detail: str = ""
+    step: int | None = None  # where it is known to have begun in an earlier step
 
     def to_event(self) -> dict[str, Any]:
         """Return the event of kind "origin"."""
@@ -68,11 +70,12 @@ class Origin:
 
 @dataclass(slots=True)
 class _Saved:
-    """A float tensor that a node has saved; `is_result` tells its output from its inputs."""
+    """A float tensor that a node has saved; `is_result` tells its output from its inputs, `whole` is it unflattened."""
 
     name: str
     tensor: torch.Tensor
     is_result: bool
+    whole: torch.Tensor
 
     @property
     def finite(self) -> bool:
@@ -98,6 +101,30 @@ def find_forward_origin(
         return _Search(walk(roots), name_of).run()
 
 
+def find_backward_origin(
+    roots: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], tuple[str, str] | None]
+) -> Origin | None:
+    """Find the operation whose derivative will make the gradients non-finite, whatever the loss scale.
+
+    Args:
+        roots: the tensors, finite, on which `backward` is about to be called.
+        name_of: returns (parameter name, module name) of a watched parameter, or None.
+
+    Returns:
+        The operation that the backward pass meets first; None when every derivative is finite. Reads values on the
+        host: call it only when gradients have been lost already.
+    """
+    with torch.no_grad():
+        graph = walk(roots)
+        for node in reversed(graph.nodes):
+            if may_be_steep(node):
+                saved = {each.name.removeprefix("_saved_"): each.tensor for each in _saved_tensors(node)}
+                steep = steep_elements(node, saved)
+                if steep is not None and bool(steep.any()):
+                    return _Search(graph, name_of).steep(node, steep)
+    return None
+
+
 class _Search:
     """One search through one graph."""
 
@@ -109,8 +136,11 @@ class _Search:
 
     def run(self) -> Origin:
         sick = [leaf for leaf in self._graph.order if _readable(leaf) and not bool(torch.isfinite(leaf).all())]
-        if sick:
-            return self._parameter(sick)
+        weights = [leaf for leaf in sick if isinstance(leaf, torch.nn.Parameter) or self._name_of(leaf)]
+        if weights:
+            return self._parameter(weights)
+        if sick:  # an input that asks for a gradient of its own
+            return self._data(sick[0], self._first_use(sick[0]))
         clean: Any = None  # the last node, in forward order, whose saved inputs are all finite
         for node in self._graph.nodes:
             saved = _saved_tensors(node)
@@ -135,17 +165,22 @@ class _Search:
             return self._operation(culprit or self._source_behind(node) or node, bad[0].tensor, saved)
         parents = [parent for parent, _ in node.next_functions]
         if all(each.name == "_saved_target" for each in inputs):
-            return self._data(inputs[0].tensor, node, "target")
+            return self._data(inputs[0].whole, node, "target")
         if all(each.name == "_saved_other" for each in inputs) and len(parents) > 1 and parents[1] is None:
             return self._operation(node, inputs[0].tensor, saved)  # a constant factor, mask or divisor
         producers = [parent for parent in parents if parent is not None and not hasattr(parent, "variable")]
         producers = [parent for parent in producers if not self._is_parameter_view(parent)]
         if not producers:
-            return self._data(inputs[0].tensor, node)
+            return self._data(inputs[0].whole, node)
         culprit = self._source_behind(node)
         if culprit is not None and _product_is_finite(culprit) and self._meets_constant(node, culprit):
-            return self._data(inputs[0].tensor, node, "target" if self._in_loss(node) else "input")
+            return self._data(inputs[0].whole, node, "target" if self._in_loss(node) else "input")
         return self._operation(culprit or producers[0], inputs[0].tensor, saved)
+
+    def _first_use(self, leaf: torch.Tensor) -> Any:
+        at = next(at for at, each in enumerate(self._graph.order) if each is leaf)
+        number = self._graph.users[at]
+        return next((node for node in self._graph.nodes if sequence_number(node) == number), self._graph.nodes[0])
 
     def _meets_constant(self, node: Any, culprit: Any) -> bool:
         """Whether, between two nodes, what the model computed is joined with values that nothing was computed for."""
@@ -163,9 +198,8 @@ class _Search:
         return sequence_number(node) > max((use for use in self._last_uses() if use < 2**62), default=-1)
 
     def _is_parameter_view(self, node: Any) -> bool:
-        return bool(direct_leaves(node)) and all(
-            parent is None or hasattr(parent, "variable") for parent, _ in node.next_functions
-        )
+        """Whether a node makes something of parameters only: a transposed weight, also behind an autocast's cast."""
+        return bool(direct_leaves(node)) and rests_on_leaves(node)
 
     def _source_behind(self, node: Any) -> Any:
         """Return the latest operation behind `node` that can make such a value and was given finite inputs."""
@@ -208,6 +242,8 @@ class _Search:
         place = self._place(node)
         origin.where = (what,)
         origin.detail = f"the {what} of {place} holds non-finite values" if place else f"the {what} is not finite"
+        if tensor.dtype == torch.float16 and origin.inf_count:  # the cast leaves no node: what came before it is gone
+            origin.detail += "; in float16, whose largest number is 65504"
         return origin
 
     def _operation(self, node: Any, value: torch.Tensor, saved: list[_Saved]) -> Origin:
@@ -217,6 +253,19 @@ class _Search:
         origin.where = ("loss",) if kind == "loss" else ((place,) if place else ())
         origin.op = _op_name(node)
         origin.detail = _range_of(_saved_tensors(node) or saved)
+        return origin
+
+    def steep(self, node: Any, where: torch.Tensor) -> Origin:
+        """Describe an operation whose derivative is not finite at these elements."""
+        count = int(where.sum())
+        origin = Origin("backward", op=_op_name(node), shape=tuple(where.shape), nan_count=count)
+        saved = _saved_tensors(node)
+        origin.dtype = str(saved[0].tensor.dtype).removeprefix("torch.")
+        place = "loss" if self._in_loss(node) else self._place(node)
+        origin.where = (place,) if place else ()
+        origin.detail = f"its derivative is not finite at {count} of {where.numel()} elements"
+        given = _range_of(saved)
+        origin.detail += f"; {given}" if given else ""
         return origin
 
     def _after(self, clean: Any) -> Origin:
@@ -277,12 +326,19 @@ def _outside_domain(node: Any) -> bool:
     name = node.name()
     if name.startswith(("Log", "Sqrt", "Rsqrt")) and not name.startswith(("LogSoftmax", "Logsumexp", "LogSigmoid")):
         value = saved.get("_saved_self")
-        floor = -1.0 if name.startswith("Log1p") else 0.0
+        floor = -1.0 if name.startswith("Log1P") else 0.0
         return value is not None and bool((value <= floor).any())
     if name.startswith("Div"):
         value = saved.get("_saved_other")
         return value is not None and bool((value == 0).any())
     return False
+
+
+def _before_flattening(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a saved tensor is a view of, when it holds all of it: a layer flattens [batch, time, features]."""
+    base = tensor._base
+    fits = base is not None and base.dim() > tensor.dim() and base.numel() == tensor.numel() and base.is_contiguous()
+    return base if fits and base is not None and _readable(base) else tensor
 
 
 def _readable(tensor: torch.Tensor) -> bool:
@@ -303,7 +359,8 @@ def _saved_tensors(node: Any) -> list[_Saved]:
             continue
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, torch.Tensor) and _is_float(tensor) and _readable(tensor.detach()):
-                found.append(_Saved(key, tensor.detach(), key.removeprefix("_saved_").rstrip("0123456789") in _RESULTS))
+                is_result = key.removeprefix("_saved_").rstrip("0123456789") in _RESULTS
+                found.append(_Saved(key, tensor.detach(), is_result, _before_flattening(tensor).detach()))
     return found
 
 
@@ -331,7 +388,7 @@ def _describe(kind: str, tensor: torch.Tensor) -> Origin:
 
 
 def _op_name(node: Any) -> str:
-    name = node.name().removesuffix("Backward").rstrip("0123456789").removesuffix("Backward")
+    name = node.name().removesuffix("Backward").rstrip("0123456789").removesuffix("Backward").replace("Log1P", "Log1p")
     return "".join(("_" + c.lower()) if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gradmedic.clip.base import Reason
 from gradmedic.frame import NONE, SEEN, Frame, TensorTable
 from gradmedic.probes.gradients import Clip, Reading
 from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
@@ -91,6 +92,7 @@ class PendingFrame:
         logged: the user's own numbers that lie on a device.
         full: whether the per-tensor table was measured, and not norms only.
         keep: whether it belongs to the record (otherwise only the flight recorder holds it).
+        skips: why the step may have been skipped by a transform.
     """
 
     frame: Frame
@@ -105,6 +107,7 @@ class PendingFrame:
     keep: bool = True
     hidden: list[int] = field(default_factory=list)
     logged: dict[str, torch.Tensor] = field(default_factory=dict)
+    skips: tuple[Reason, ...] = ()
     skip_reason_if_found_inf: str = "non-finite gradients under the loss scale"
 
     def pack(self, parcel: Parcel) -> Callable[[], Frame]:
@@ -113,6 +116,7 @@ class PendingFrame:
         readings = [_pack_reading(reading, positions, parcel) for reading, positions in self.readings]
         logged = {name: parcel.add(value) for name, value in self.logged.items()}
         vectors = {name: (parcel.add(values), at) for name, (values, at) in self.vectors.items()}
+        skips = [(parcel.add(reason.flag), reason.text) for reason in self.skips]
 
         def finish() -> Frame:
             loss, scale, found = (parcel.number(place) for place in scalars)
@@ -122,6 +126,9 @@ class PendingFrame:
             self.frame.logged = {**self.frame.logged, **extra}
             if found:
                 self.frame.skipped, self.frame.skip_reason = True, self.skip_reason_if_found_inf
+            for place, text in skips:
+                if parcel.number(place) and not self.frame.skipped:
+                    self.frame.skipped, self.frame.skip_reason = True, text
             table = _Table(len(self.names))
             for unpack in readings:
                 unpack(table)
@@ -150,6 +157,9 @@ class _Table:
         self.columns: dict[str, Floats] = {}
         self.histogram: npt.NDArray[np.int64] | None = None
         self.scale = np.ones(size)
+        self.own = np.ones(size)
+        self.treated = False
+        self.own_threshold: float | None = None
         self.seen = np.zeros(size, dtype=bool)
         self.clipped = False
         self.threshold: float | None = None
@@ -191,6 +201,11 @@ class _Table:
                 frame.clip_scale = frame.grad_norm_post / frame.grad_norm
             frame.clipped = self.clipped
             frame.clip_threshold = self.threshold
+            if self.treated:
+                joint = _total((before * self.own)[self.seen], 0, 0)
+                whole = _total(before[self.seen], 0, 0)
+                frame.transform_scale = joint / whole if whole > 0 else 1.0
+                frame.transform_threshold = self.own_threshold
             if "norm" in self.columns and not np.isfinite(frame.grad_norm) and not frame.nonfinite:
                 frame.nonfinite = 1  # norms only: at least one element, nobody has counted
         frame.clip_frequency = count.add(frame.clipped)
@@ -212,7 +227,8 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
     histogram = -1 if table is None else parcel.add(table.log2_hist)
     vector = parcel.add(reading.norms)
     totals = [
-        (clip, parcel.add(clip.total_norm), parcel.add(clip.scale), parcel.add(clip.clipped)) for clip in reading.clips
+        (clip, [parcel.add(each) for each in (clip.total_norm, clip.scale, clip.clipped, clip.threshold)])
+        for clip in reading.clips
     ]
     changed = reading.remeasured
     post = -1 if changed is None else parcel.add(changed[1])
@@ -230,9 +246,13 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
             if into.histogram is None:
                 into.histogram = np.zeros((into.size, counts.shape[1]), dtype=np.int64)
             into.histogram[positions] = counts.astype(np.int64)
-        for clip, total, scale, flag in totals:
+        for clip, (total, scale, flag, threshold) in totals:
             where = positions if clip.positions is None else [positions[at] for at in clip.positions]
-            _apply_clip(into, clip, where, parcel.number(total), parcel.number(scale), parcel.number(flag))
+            factors = parcel.get(scale)
+            if factors is not None:
+                _apply_own(into, where, factors, parcel.number(flag), parcel.number(threshold))
+            else:
+                _apply_clip(into, clip, where, parcel.number(total))
         values = parcel.get(post)
         if values is not None and changed is not None:
             into.post.update({positions[at]: float(value) for at, value in zip(changed[0], values, strict=True)})
@@ -245,14 +265,18 @@ def _where(positions: list[int], size: int) -> list[int] | slice:
     return slice(None) if len(positions) == size and positions == list(range(size)) else positions
 
 
-def _apply_clip(
-    into: _Table, clip: Clip, where: list[int], total: float | None, scale: float | None, flag: float | None
-) -> None:
-    if scale is not None:
-        into.scale[where] *= scale
-        into.clipped |= bool(flag)
-        into.threshold = clip.max_norm
-    elif total is not None and clip.max_norm is not None:
+def _apply_own(into: _Table, where: list[int], factors: Floats, flag: float | None, threshold: float | None) -> None:
+    """Note what a transform of ours did."""
+    into.scale[where] *= factors
+    into.own[where] *= factors
+    into.treated = True
+    into.clipped |= bool(flag)
+    if threshold is not None and np.isfinite(threshold):
+        into.own_threshold = into.threshold = threshold
+
+
+def _apply_clip(into: _Table, clip: Clip, where: list[int], total: float | None) -> None:
+    if total is not None and clip.max_norm is not None:
         factor = clip.max_norm / (total + _CLIP_EPSILON)
         into.scale[where] *= 1.0 if factor > 1.0 else factor
         into.clipped |= total > clip.max_norm

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from gradmedic.clip.base import Transform
+from gradmedic.clip.base import Halt, Transform
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts
 from gradmedic.holdings import held_by
@@ -22,19 +23,23 @@ from gradmedic.isolation import Isolation, part
 from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.fleet import Fleet
+from gradmedic.probes.flow import FlowClip
 from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.graph import walk
 from gradmedic.probes.in_backward import merge_steps
+from gradmedic.probes.leftovers import Leftovers
 from gradmedic.probes.losses import LossMeter
 from gradmedic.probes.membership import describe_optimizer
 from gradmedic.probes.observed import NAME as OBSERVED
 from gradmedic.probes.observed import ObservedModels
 from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
 from gradmedic.probes.origin import Origin, find_forward_origin
+from gradmedic.probes.others import OtherOptimizers
 from gradmedic.probes.pending import ClipCount, PendingFrame
 from gradmedic.probes.preflight import Preflight
 from gradmedic.probes.stack import StepStack
-from gradmedic.probes.treatment import Treatment
+from gradmedic.probes.treatment import Treatment, keep_scale
+from gradmedic.probes.withheld import WithheldSteps
 from gradmedic.roster import Roster
 from gradmedic.schedule import StepSchedule
 from gradmedic.torch_hooks import ClipCall, Listener, StepArguments, inside_backward
@@ -55,6 +60,9 @@ class Output(Protocol):
 
     def gone(self) -> None:
         """Nothing is left of what was to be watched."""
+
+    def halted(self, step: int, reason: str, *, stop: bool) -> None:
+        """A guard ends the training; does not return."""
 
 
 @dataclass(slots=True)
@@ -106,26 +114,41 @@ class StepWatcher(Listener):
         self.lock = threading.RLock()
         self._reader = GradientReader(options.backend)
         self._fleet = Fleet(roster, self._reader, options.backend, optimizers)
-        self._treatment = Treatment(options.transform)
+        self._treatment = Treatment(options.transform, roster, options.backend)
         self._losses = LossMeter()
+        self._others = OtherOptimizers()
         self._clips = ClipWatch()
         self._stack = StepStack()
         self._scaler_waits: dict[int, bool] = {}
         self._in_backward: list[PendingFrame] = []
         self._in_backward_count = ClipCount()
         self._in_backward_steps = 0
-        self._left_gradients = False
+        self._leftovers = Leftovers()
         self._home = threading.get_ident()
         self._steppers: set[int] = set()
         self._strangers: set[int] = set()
         self._observed = ObservedModels(roster)
+        self._flow: FlowClip | None = None
         self._last_facts: dict[str, Any] = {}
         self._evaluations: dict[int, int] = {}
         self._origin: Origin | None = None
         self._origin_sought = False
+        self._withheld = WithheldSteps()
         self._shared: tuple[torch.Tensor | None, torch.Tensor | None, int] = (None, None, 0)
         self._sharers: set[str] = set()
         self._hands = HandUpdates(roster, self._reader, options.backend) if options.hands else None
+
+    def start_flow(self, limits: Mapping[str, Any] | None) -> None:
+        """Clip the gradient that flows back through these modules' outputs, from now on."""
+        self.stop_flow()
+        if limits:
+            self._flow = FlowClip(limits, self.roster.models, lambda: self._losses.scale, self.isolation.failed)
+
+    def stop_flow(self) -> None:
+        """Take the hooks for that off."""
+        if self._flow is not None:
+            self._flow.remove()
+            self._flow = None
 
     def name_optimizers_by(self, name: Callable[[Any, Sequence[str]], str]) -> None:
         """Use this function of (optimizer, names taken) to name optimizers that are found."""
@@ -151,14 +174,17 @@ class StepWatcher(Listener):
             if self._alone():
                 for probe in self.probes:
                     probe.freshness.before_backward()
+            self._others.before_backward()
+            leaves = self._look_at_graph(roots)
+            self._finish_by_hand(roots, leaves)  # before the loss may be dropped: it is that step's
+            if self._alone():
                 self._notice_erased_gradients()
                 self._reader.forget_changed()  # zeroed without a step: SAM between its two passes
-            leaves = self._look_at_graph(roots)
-            self._finish_by_hand(roots, leaves)
             if self._losses.count == 0:
                 self._shared = (None, None, 0)
             if not self._foreign_thread():
                 self._look_for_origin(roots)
+                self._look_at_slopes(roots)
                 self._add_loss(roots, gradients)
 
     def _alone(self) -> bool:
@@ -175,12 +201,24 @@ class StepWatcher(Listener):
 
     def _notice_erased_gradients(self) -> None:
         """Gradients that were there and are gone without a step (a bad batch, left out) belong to no step."""
-        if not self._left_gradients or any(probe.has_gradients() for probe in self.probes):
+        if not self._losses.count or not self._leftovers.erased(self._with_gradients):
             return
-        self._left_gradients = False
+        self._leftovers.forget()
         self._losses.drop()
         self._reader.forget()
         self._clips.dropped()
+        for probe in self.probes:
+            self._treatment.retract(probe)
+        for probe in self.probes:
+            probe.freshness.erased()
+
+    def _with_gradients(self) -> list[torch.Tensor]:
+        if not self._fleet.empty:
+            return [parameter for probe in self.probes for parameter in probe.by_size()]
+        leaves = [p for each in self.roster.parameters if (p := each.reference()) is not None and not is_lazy(p)]
+        if self._hands is not None:
+            leaves += self._hands.leaves
+        return sorted(leaves, key=torch.Tensor.numel)
 
     @part("loss")
     def _add_loss(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
@@ -203,14 +241,20 @@ class StepWatcher(Listener):
             self.roster.identify(walk(roots).order)
         self._origin = find_forward_origin(roots, self.roster.name_of)
 
+    @part("origin")
+    def _look_at_slopes(self, roots: Sequence[torch.Tensor]) -> None:
+        if self._origin is None and self.options.backend != "torch":
+            self._origin = self._withheld.look(roots, self.roster.name_of)
+
     @part("after_backward")
     def after_backward(self, finished: bool) -> None:
         with self.lock:
             self._clips.after_backward()
+            self._others.after_backward()
             if self._alone():
                 self._look_at_gradients(finished)
             else:
-                self._left_gradients = False
+                self._leftovers.forget()
                 for probe in self.probes:
                     probe.freshness.unseen()
             if not finished and not self._foreign_thread():
@@ -225,7 +269,10 @@ class StepWatcher(Listener):
                 probe.freshness.after_backward()
         if self._reader.forget_changed():
             self._note_clip_before_more_backward()
-        self._left_gradients = any(probe.has_gradients() for probe in self.probes)
+            for probe in self.probes:
+                self._treatment.retract(probe)
+        by_owner = [probe.by_size() for probe in self.probes]
+        self._leftovers.left([self._with_gradients()] if self._fleet.empty else by_owner)
         if finished and self._hands is not None and self._fleet.empty and not self._in_backward:
             self._hands.begin(self._options_for(self._hands.probe))
 
@@ -246,8 +293,9 @@ class StepWatcher(Listener):
             closure, put_back = _closure_of(args, kwargs)
             readings = probe.begin(optimizer, self._options_for(probe, optimizer), read=closure is None)
             if closure is None or put_back is None:
-                self._treat(probe, readings)
+                self._treat(probe, optimizer, readings)
                 return None
+            self._treatment.prepare(probe, optimizer)
             self._evaluations[id(probe)] = 0
             return put_back(self._watched_closure(closure, probe))
 
@@ -269,7 +317,7 @@ class StepWatcher(Listener):
     def _after_evaluation(self, probe: OptimizerProbe) -> None:
         with self.lock:
             self._evaluations[id(probe)] = self._evaluations.get(id(probe), 0) + 1
-            self._treat(probe, probe.read_again())
+            self._treat(probe, probe.reference(), probe.read_again())
 
     @part("after_step")
     def after_step(self, optimizer: Any) -> None:
@@ -277,18 +325,25 @@ class StepWatcher(Listener):
             outermost = self._stack.end(optimizer)
             probe = self._fleet.known(optimizer)
             if not outermost or probe is None:
-                if outermost and not self._foreign_thread():
-                    self._losses.restart()  # an optimizer that is not watched has used what was there
                 if outermost and probe is None:
+                    self._another_stepped(optimizer)
                     self._strangers.add(threading.get_ident())
                 return
+            self._withheld.made()
             self._finish(probe)
+
+    def _another_stepped(self, optimizer: Any) -> None:
+        """An optimizer that is not watched has stepped, and may have used the loss that was there."""
+        if self._others.stepped(optimizer) and not self._foreign_thread():
+            self._losses.restart()
 
     def _finish(self, probe: OptimizerProbe, skipped: str | None = None) -> None:
         step = probe.step
         pending = probe.finish(skipped=skipped)
         if pending is None:
             return
+        pending.skips = self._treatment.reasons(probe)
+        self._treatment.stepped(probe)
         self._clips.stepped()
         if inside_backward():
             self._in_backward.append(pending)
@@ -311,11 +366,14 @@ class StepWatcher(Listener):
     def _publish(self, pending: PendingFrame, step: int) -> None:
         if self._origin is not None:
             # With the frame's own time, so that a later reading of the record finds it before the frame.
-            place = {"step": step, "optimizer": pending.frame.optimizer, "time": pending.frame.time}
-            event = {**self._origin.to_event(), **place}
-            self._origin = None
-            self._output.event(event)
+            origin, self._origin = self._origin, None
+            first = step if origin.step is None else origin.step
+            place = {"step": first, "optimizer": pending.frame.optimizer, "time": pending.frame.time}
+            if origin.kind != "backward" or self._withheld.confirmed(pending.frame.skipped):
+                self._output.event({**origin.to_event(), **place})
         self._update_facts(step, pending.frame.time, pending.keep)
+        if self._flow is not None:
+            pending.logged.update(self._flow.take())
         self._output.pending(pending)
 
     @part("facts")
@@ -357,8 +415,59 @@ class StepWatcher(Listener):
         return options
 
     @part("transform")
-    def _treat(self, probe: OptimizerProbe, readings: list[tuple[Reading, list[int]]]) -> None:
-        self._treatment.apply(probe, readings)
+    def _treat(
+        self, probe: OptimizerProbe, optimizer: Any, readings: list[tuple[Reading, list[int]]], early: bool = False
+    ) -> None:
+        if not self._treatment.active:
+            return
+        loss = self._losses.loss if self._losses.count else self._shared[0]
+        scale = probe.loss_scale
+        halt = self._treatment.apply(probe, optimizer, readings, loss=loss, loss_scale=scale, early=early)
+        if halt is not None:
+            self._trip(probe, optimizer, halt)
+
+    def _trip(self, probe: OptimizerProbe, optimizer: Any, halt: Halt) -> None:
+        """A guard ends the training: the step is not made, and its frame is the last but for those of others."""
+        if callable(halt.on_trip):
+            halt.on_trip(halt.text)
+            return
+        self._treatment.stepped(probe)
+        if not probe.is_open:
+            probe.begin(optimizer, self._options_for(probe))
+        step = probe.step
+        self._finish(probe, skipped=halt.text)
+        self._output.halted(step, halt.text, stop=halt.on_trip == "stop")
+
+    @part("before_clip_norm")
+    def before_clip_norm(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Ours comes before the script's own clip, on all gradients of the optimizer, and once a step."""
+        if not self._treatment.active:
+            return
+        with self.lock:
+            watched = self._watched(parameters)
+            if self._alone():
+                self._notice_erased_gradients()
+            for owner in self.probes if watched else ():
+                if owner.owns({id(parameter) for parameter in watched}):
+                    self._treat_early(owner)
+
+    def _treat_early(self, owner: OptimizerProbe) -> None:
+        optimizer = owner.reference()
+        if optimizer is None or inside_backward() or self._treatment.decided(owner) or not self._clips.effective(owner):
+            return
+        if self._clips.still_scaled(owner, self._losses):
+            return
+        parameters = owner.parameters(optimizer)
+        held = [parameter for parameter in parameters if parameter.grad is not None]
+        call = ClipCall("transform", held)
+        self._reader.before_clip(call, held, full=self._options_for(owner).full, divide_by=None)
+        places = {id(parameter): at for at, parameter in enumerate(parameters)}
+        readings = [
+            (reading, [places[id(held[at])] for at in positions])
+            for reading, positions in self._reader.waiting_for(held)
+        ]
+        self._treat(owner, optimizer, readings, early=True)
+        self._reader.touched(held)
 
     # -- clipping by the user, and the GradScaler ------------------------------------------------------------------
 
@@ -368,12 +477,16 @@ class StepWatcher(Listener):
             watched = self._watched(call.parameters)
             if not watched:
                 return
+            if self._alone():
+                self._notice_erased_gradients()
             owner = next((probe for probe in self.probes if probe.owns({id(p) for p in watched})), None)
             event = self._clips.classify(call, owner, self._losses)
             if event is not None:
                 self._output.event({"step": owner.step if owner else 0, **event})
             if not self._clips.effective(owner):
                 return
+            if call.clip_value is not None:
+                self.before_clip_norm(call.parameters)
             options = StepOptions() if owner is None else self._options_for(owner)
             scale = self._losses.scale if self._clips.still_scaled(owner, self._losses) else None
             self._reader.before_clip(call, watched, full=options.full, divide_by=scale)
@@ -420,10 +533,20 @@ class StepWatcher(Listener):
                 return
             probe = self._fleet.find(optimizer)
             if probe is None:
-                self._losses.restart()
+                self._another_stepped(optimizer)
                 return
+            self._withheld.withheld(probe.step)
+            self._treatment.retract(probe)
             probe.begin(optimizer, self._options_for(probe))
             self._finish(probe, skipped="non-finite gradients under the loss scale")
+
+    @part("after_scaler_update")
+    def after_scaler_update(self, scaler: Any, scale: torch.Tensor, tracker: torch.Tensor) -> None:
+        """A step that a guard has skipped is no proof that the loss scale may grow."""
+        with self.lock:
+            flags, self._treatment.uncredited = self._treatment.uncredited, []
+            for flag in flags:
+                keep_scale(scaler, flag, scale, tracker)
 
     # -- boundaries without an optimizer's own ------------------------------------------------------------------------
 
@@ -461,6 +584,7 @@ class StepWatcher(Listener):
         """Finish what is open; called once, after the hooks are gone."""
         with self.lock:
             self._finish_by_hand()
+        self.stop_flow()
         self.preflight.end(close=True)
 
     @property
@@ -475,7 +599,7 @@ class StepWatcher(Listener):
 
     def state_dict(self) -> dict[str, Any]:
         """Return step counters, clip counts and the transform's state, by optimizer name."""
-        return {"version": 1, "optimizers": self._fleet.counters(), "transform": dict(self._treatment.states)}
+        return {"version": 1, "optimizers": self._fleet.counters(), "transform": self._treatment.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
@@ -483,7 +607,7 @@ class StepWatcher(Listener):
             came = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
             raise InputError(f"state: expected what Monitor.state_dict() returned (version 1), got {came}")
         self._fleet.resume(state["optimizers"])
-        self._treatment.states = dict(state.get("transform", {}))
+        self._treatment.load_state_dict(state.get("transform", {}))
 
 
 def _closure_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ from gradmedic.record.layout import RUN_FILE, is_record
 from gradmedic.record.parts import Parts
 from gradmedic.record.schema import SCHEMAS, STEPS
 from gradmedic.record.store import FolderStore, Store
+
+if TYPE_CHECKING:
+    from gradmedic.clip.advice import ClipAdvice
 
 _Key = tuple[int, str]
 
@@ -167,6 +170,27 @@ class Run:
         steps, tensors = self._by_process("steps"), self._by_process("tensors")
         for key in self._processes(rank):
             yield from frames_of(steps[key], tensors.get(key), start)
+
+    def clip_advice(self, *, steps: int = 5000) -> ClipAdvice:
+        """Return what several ways of clipping would have done to this run, and which one is recommended.
+
+        Args:
+            steps: they are tried on so many of the latest healthy steps, >= 20; about a millisecond each.
+
+        Returns:
+            Numbers by optimizer; `gradmedic clip RUN` shows them, `docs/clipping.md` explains them. `print` it for one
+            line each.
+
+        Raises:
+            InputError: `steps` is not a whole number of at least 20.
+
+        Example:
+            >>> run.clip_advice()["optimizer"].recommended.expression  # doctest: +SKIP
+            'gm.clip.norm(1.31)'
+        """
+        from gradmedic.clip.advice import advise
+
+        return advise(self, steps=steps)
 
     def _by_process(self, kind: str) -> dict[_Key, pa.Table]:
         if kind not in self._tables:

@@ -32,6 +32,8 @@ _STEP_TYPES: dict[str, Any] = {
     "clip_scale": pa.float64(),
     "clip_threshold": pa.float64(),
     "clipped": pa.bool_(),
+    "transform_scale": pa.float64(),
+    "transform_threshold": pa.float64(),
     "clip_frequency": pa.float64(),
     "skipped": pa.bool_(),
     "skip_reason": pa.utf8(),

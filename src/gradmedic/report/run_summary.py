@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from gradmedic.frame import Frame
+
+
+@dataclass(slots=True)
+class Series:
+    """The steps of one optimizer in one process.
+
+    Attributes:
+        optimizer, process: its name; which of several processes that trained one after the other (1, 2, …), 0 for the
+            only one.
+        steps, skipped: numbers of steps, skipped ones included; of skipped ones.
+        loss, lr: first and last, None where nothing is known.
+        norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out.
+    """
+
+    optimizer: str
+    process: int = 0
+    steps: int = 0
+    skipped: int = 0
+    loss: tuple[float, float] | None = None
+    lr: tuple[float, float] | None = None
+    norms: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -19,9 +40,7 @@ class RunSummary:
         steps: of all optimizers; `optimizers` those of each.
         seconds: from the first to the last step.
         tensors, parameters: trainable ones, and their elements.
-        loss_first, loss_last: of the first optimizer that has one.
-        lr_first, lr_last, norms: learning rate and pre-clip norm of the main optimizer; `norms` are the medians of the
-            early, middle and late third.
+        series: of each optimizer and process, in the order in which they began.
         clipped, skipped: numbers of steps.
         overhead: share of the time between steps that gradmedic itself took.
     """
@@ -31,70 +50,79 @@ class RunSummary:
     seconds: float | None = None
     tensors: int | None = None
     parameters: int | None = None
-    loss_first: float | None = None
-    loss_last: float | None = None
-    lr_first: float | None = None
-    lr_last: float | None = None
-    norms: tuple[float, ...] = ()
+    series: list[Series] = field(default_factory=list)
     clipped: int = 0
     skipped: int = 0
     overhead: float | None = None
 
 
+@dataclass(slots=True)
+class _Scalars:
+    """What is kept of a frame: tables are let go at once, since a long run has thousands of them."""
+
+    step: int
+    loss: float | None
+    lr: float | None
+    norm: float | None
+    skipped: bool
+
+
 def summarize(run: Any) -> RunSummary:
     """Return the summary of anything with `meta`, `events` and `frames()`."""
-    by_optimizer: dict[str, list[Frame]] = {}
-    first: Frame | None = None
-    last: Frame | None = None
+    summary = RunSummary()
+    made: dict[tuple[str, int], list[_Scalars]] = {}
+    began = ended = None
     spent = waited = 0.0
+    part = dict[str, int]()
     for frame in run.frames():
-        # Tables are let go at once: a long run has thousands of them.
-        by_optimizer.setdefault(frame.optimizer, []).append(_scalars(frame))
-        first, last = first or frame, frame
+        began, ended = frame.time if began is None else began, frame.time
         spent += frame.overhead_seconds if frame.step_seconds else 0.0
         waited += frame.step_seconds or 0.0
-    summary = RunSummary()
+        summary.steps += 1
+        summary.clipped += frame.clipped
+        summary.skipped += frame.skipped
+        summary.optimizers[frame.optimizer] = summary.optimizers.get(frame.optimizer, 0) + 1
+        _sort_in(made, part, frame)
     _add_sizes(summary, run)
-    if first is None or last is None:
-        return summary
-    every = [frame for made in by_optimizer.values() for frame in made]
-    summary.steps = len(every)
-    summary.optimizers = {name: len(made) for name, made in by_optimizer.items()}
-    summary.seconds = max(0.0, last.time - first.time)
-    summary.clipped = sum(frame.clipped for frame in every)
-    summary.skipped = sum(frame.skipped for frame in every)
-    summary.overhead = spent / waited if waited > 0 else None
-    _add_series(summary, list(by_optimizer.values()))
+    if began is not None and ended is not None:
+        summary.seconds = max(0.0, ended - began)
+        summary.overhead = spent / waited if waited > 0 else None
+    summary.series = [
+        _series(name, process + 1 if part[name] else 0, frames) for (name, process), frames in made.items()
+    ]
     return summary
 
 
-def _scalars(frame: Frame) -> Frame:
-    return Frame(
-        step=frame.step,
-        optimizer=frame.optimizer,
-        time=frame.time,
-        loss=frame.loss,
-        lr=frame.lr,
-        grad_norm=frame.grad_norm,
-        clipped=frame.clipped,
-        skipped=frame.skipped,
+def _sort_in(made: dict[tuple[str, int], list[_Scalars]], part: dict[str, int], frame: Frame) -> None:
+    """Put a frame with its optimizer and process: within a process steps count up, and another one begins anew."""
+    name = frame.optimizer
+    earlier = made.get((name, part.setdefault(name, 0)))
+    if earlier and frame.step <= earlier[-1].step:
+        part[name] += 1
+    scalars = _Scalars(frame.step, frame.loss, frame.lr, frame.grad_norm, frame.skipped)
+    made.setdefault((name, part[name]), []).append(scalars)
+
+
+def _series(name: str, process: int, frames: list[_Scalars]) -> Series:
+    losses = [frame.loss for frame in frames if frame.loss is not None]
+    rates = [frame.lr for frame in frames if frame.lr is not None]
+    norms = [frame.norm for frame in frames if frame.norm is not None and not frame.skipped]
+    return Series(
+        optimizer=name,
+        process=process,
+        steps=len(frames),
+        skipped=sum(frame.skipped for frame in frames),
+        loss=(losses[0], losses[-1]) if losses else None,
+        lr=(rates[0], rates[-1]) if rates else None,
+        norms=tuple(_thirds(norms)),
     )
 
 
-def _add_series(summary: RunSummary, runs: list[list[Frame]]) -> None:
-    losses = next((found for made in runs if (found := [f.loss for f in made if f.loss is not None])), [])
-    if losses:
-        summary.loss_first, summary.loss_last = losses[0], losses[-1]
-    main = max(runs, key=len)
-    rates = [frame.lr for frame in main if frame.lr is not None]
-    if rates:
-        summary.lr_first, summary.lr_last = rates[0], rates[-1]
-    norms = [frame.grad_norm for frame in main if frame.grad_norm is not None]
-    if len(norms) >= 3:
-        third = len(norms) // 3
-        summary.norms = tuple(_median(part) for part in (norms[:third], norms[third : 2 * third], norms[2 * third :]))
-    else:
-        summary.norms = tuple(norms)
+def _thirds(norms: list[float]) -> Iterable[float]:
+    if len(norms) < 3:
+        return norms
+    third = len(norms) // 3
+    return [_median(part) for part in (norms[:third], norms[third : 2 * third], norms[2 * third :])]
 
 
 def _median(values: list[float]) -> float:

@@ -1,44 +1,48 @@
 """The torch backend: any device, no host synchronisation, a number of launches that follows the volume of data only.
 
 torch has no foreach operation for sums, minima or counts. Tensors of one device and type are therefore concatenated
-into matrices of bounded size, reduced by rows, and the rows of each tensor joined by segments.
+into matrices of bounded size and reduced by rows; what is kept of many rows is then joined by tensors, at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from gradmedic.stats.table import StatsTable
-from gradmedic.stats.torch_chunks import Chunk, chunks
+from gradmedic.stats.torch_batches import Batch, batches
+from gradmedic.stats.torch_chunks import Chunk, Layout
 from gradmedic.stats.torch_parts import Parts, concatenate, join, join_norms, publish
-from gradmedic.stats.torch_rows import row_bins, row_norms, row_parts
+from gradmedic.stats.torch_rows import (
+    NORM_COLUMNS,
+    ROW_COLUMNS,
+    count_bins,
+    reduce_norms,
+    reduce_rows,
+    row_norms,
+    row_parts,
+)
 from gradmedic.types import HISTOGRAM_BINS
 
 
 def measure(tensors: list[Tensor], histogram: bool) -> StatsTable:
     """Return the table [N] of plain strided tensors, on their `home`."""
+    groups = _groups(tensors)
+    if len(groups) == 1:
+        return _measure_group(tensors, histogram)
     device = home(tensors)
     moments = [torch.zeros(6, 0, dtype=torch.float64, device=device)]
     counts = [torch.zeros(4, 0, dtype=torch.int64, device=device)]
     bins = [torch.zeros(0, HISTOGRAM_BINS, dtype=torch.int64, device=device)]
-    order: list[int] = []
-    for members, cut in _groups(tensors):
-        found = [_measure_chunk(chunk, histogram) for chunk in cut]
-        owners, lengths = _runs(members, cut)
-        parts, hist = concatenate([part for part, _ in found]), [part for _, part in found if part is not None]
-        if len(owners) < sum(lengths):
-            at = send(lengths, parts.finite.device)
-            parts, hist = join(parts, at), [_join_bins(torch.cat(hist), at)] if histogram else []
-        for column, of_group in zip((moments, counts), publish(parts), strict=True):
-            column.append(of_group.to(device, non_blocking=True))
-        bins += [part.to(device, non_blocking=True) for part in hist]
-        order += owners
-    back = _inverse(order, device)
+    for members in groups:
+        table = _measure_group([tensors[i] for i in members], histogram)
+        moments.append(table.moments.to(device, non_blocking=True))
+        counts.append(table.counts.to(device, non_blocking=True))
+        if table.log2_hist is not None:
+            bins.append(table.log2_hist.to(device, non_blocking=True))
+    back = _inverse(groups, device)
     return StatsTable(
         torch.cat(moments, dim=1).index_select(1, back),
         torch.cat(counts, dim=1).index_select(1, back),
@@ -48,17 +52,13 @@ def measure(tensors: list[Tensor], histogram: bool) -> StatsTable:
 
 def norms(tensors: list[Tensor]) -> Tensor:
     """Return the L2 norms float64 [N] of plain strided tensors, on their `home`; NaN and infinity propagate."""
+    groups = _groups(tensors)
+    if len(groups) == 1:
+        return _norms_of_group(tensors)
     device = home(tensors)
     found = [torch.zeros(0, dtype=torch.float64, device=device)]
-    order: list[int] = []
-    for members, cut in _groups(tensors):
-        owners, lengths = _runs(members, cut)
-        values = torch.cat([_chunk_norms(chunk) for chunk in cut])
-        if len(owners) < sum(lengths):
-            values = join_norms(values, send(lengths, values.device))
-        found.append(values.to(device, non_blocking=True))
-        order += owners
-    return torch.cat(found).index_select(0, _inverse(order, device))
+    found += [_norms_of_group([tensors[i] for i in members]).to(device, non_blocking=True) for members in groups]
+    return torch.cat(found).index_select(0, _inverse(groups, device))
 
 
 def home(tensors: list[Tensor]) -> torch.device:
@@ -66,54 +66,77 @@ def home(tensors: list[Tensor]) -> torch.device:
     return next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
 
 
-def _measure_chunk(chunk: Chunk, histogram: bool) -> tuple[Parts, Tensor | None]:
-    """Return the statistics, and the histograms [P, 64], of the P pieces of one chunk."""
-    x = chunk.matrix(padding=math.nan)
-    lengths = send(chunk.rows(), x.device)
-    hist = None
-    if histogram:
-        segments = torch.arange(len(chunk.pieces), device=x.device).repeat_interleave(lengths, output_size=x.shape[0])
-        hist = row_bins(x, segments, len(chunk.pieces))
-    parts = join(row_parts(x), lengths)
-    if hist is not None:
-        hist.select(1, 0).sub_(parts.zeros.long())
-        hist.select(1, -1).sub_((parts.nan + parts.inf).long())
-    parts.nan.sub_(send(chunk.padding(), x.device))
-    return parts, hist
+def send(values: list[int], device: torch.device) -> Tensor:
+    """Return int64 values on the device without waiting for it; `torch.tensor(..., device=...)` would wait."""
+    return torch.tensor(values, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
 
 
-def _chunk_norms(chunk: Chunk) -> Tensor:
-    x = chunk.matrix(padding=0.0)
-    return join_norms(row_norms(x), send(chunk.rows(), x.device))
+def _measure_group(tensors: list[Tensor], histogram: bool) -> StatsTable:
+    """Return the table of tensors of one device and type, on that device."""
+    layout = Layout(tensors, padding=math.nan)
+    scratch = layout.empty(layout.chunk_rows, layout.row)
+    bins = torch.zeros(len(tensors) * HISTOGRAM_BINS if histogram else 0, dtype=torch.int64, device=layout.device)
+
+    def reduce(x: Tensor, chunk: Chunk, out: Tensor) -> None:
+        free = scratch.narrow(0, 0, chunk.filled)
+        if histogram:
+            count_bins(x, free, _owners(chunk, layout.device), bins)
+        reduce_rows(x, free, out)
+
+    found: list[Parts] = []
+    runs = [0] * len(tensors)
+    for batch in batches(layout, ROW_COLUMNS, reduce):
+        found.append(join(row_parts(batch.results, layout.row), send(batch.rows, layout.device)))
+        _count(batch, runs)
+    parts = found[0] if len(found) == 1 else concatenate(found)
+    if max(runs) > 1 or min(runs) < 1:
+        parts = join(parts, send(runs, layout.device))
+    padding = send(layout.padding, layout.device)
+    parts.nan.sub_(padding)
+    moments, counts = publish(parts)
+    if not histogram:
+        return StatsTable(moments, counts)
+    by_tensor = bins.view(len(tensors), HISTOGRAM_BINS)
+    _, zeros, nan, inf = counts.unbind(0)
+    by_tensor.select(1, 0).sub_(zeros)
+    by_tensor.select(1, -1).sub_(nan + inf + padding)
+    return StatsTable(moments, counts, by_tensor)
 
 
-def _groups(tensors: list[Tensor]) -> Iterator[tuple[list[int], list[Chunk]]]:
-    """Yield, for each device and type, the positions of its tensors and the chunks into which they are cut."""
+def _norms_of_group(tensors: list[Tensor]) -> Tensor:
+    """Return the norms of tensors of one device and type, on that device."""
+    layout = Layout(tensors, padding=0.0)
+    found: list[Tensor] = []
+    runs = [0] * len(tensors)
+    for batch in batches(layout, NORM_COLUMNS, lambda x, chunk, out: reduce_norms(x, out)):
+        found.append(join_norms(row_norms(batch.results), send(batch.rows, layout.device)))
+        _count(batch, runs)
+    norms = torch.cat(found)
+    return join_norms(norms, send(runs, layout.device)) if max(runs) > 1 or min(runs) < 1 else norms
+
+
+def _owners(chunk: Chunk, device: torch.device) -> Tensor:
+    """Return the tensor that each row of a chunk belongs to, int64 [R]."""
+    return send(chunk.owners, device).repeat_interleave(send(chunk.rows, device), output_size=chunk.filled)
+
+
+def _count(batch: Batch, runs: list[int]) -> None:
+    """Add up in how many runs each tensor lies: none if it is empty, several if batches part it."""
+    for owner in batch.owners:
+        runs[owner] += 1
+
+
+def _groups(tensors: list[Tensor]) -> list[list[int]]:
+    """Return the positions of the tensors of each device and type."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(i)
-    for members in groups.values():
-        yield members, list(chunks([tensors[i] for i in members]))
+    return list(groups.values())
 
 
-def _runs(members: list[int], cut: list[Chunk]) -> tuple[list[int], list[int]]:
-    """Return which tensors the pieces of all chunks belong to, in their order, and how many pieces each has."""
-    runs = [(owner, len(list(run))) for owner, run in groupby(owner for chunk in cut for owner in chunk.owners)]
-    return [members[owner] for owner, _ in runs], [length for _, length in runs]
-
-
-def _join_bins(bins: Tensor, lengths: Tensor) -> Tensor:
-    rows = torch.arange(lengths.shape[0], device=bins.device).repeat_interleave(lengths, output_size=bins.shape[0])
-    return bins.new_zeros(lengths.shape[0], HISTOGRAM_BINS).index_add_(0, rows, bins)
-
-
-def _inverse(order: list[int], device: torch.device) -> Tensor:
+def _inverse(groups: list[list[int]], device: torch.device) -> Tensor:
+    order = [i for members in groups for i in members]
     back = [0] * len(order)
     for position, i in enumerate(order):
         back[i] = position
     return send(back, device)
-
-
-def send(values: list[int], device: torch.device) -> Tensor:
-    """Return int64 values on the device without waiting for it; `torch.tensor(..., device=...)` would wait."""
-    return torch.tensor(values, dtype=torch.int64, device="cpu").to(device, non_blocking=True)

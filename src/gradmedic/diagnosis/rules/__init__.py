@@ -12,6 +12,7 @@ from gradmedic.diagnosis.rules.frozen_model import FrozenModel
 from gradmedic.diagnosis.rules.learning_rate_too_high import LearningRateTooHigh
 from gradmedic.diagnosis.rules.limit_exceeded import LimitExceeded
 from gradmedic.diagnosis.rules.loss_scale_collapse import LossScaleCollapse
+from gradmedic.diagnosis.rules.lost_updates import LostUpdates
 from gradmedic.diagnosis.rules.misplaced_clip import MisplacedClip
 from gradmedic.diagnosis.rules.missing_zero_grad import MissingZeroGrad
 from gradmedic.diagnosis.rules.no_op_step import NoOpStep
@@ -37,6 +38,7 @@ RULES: tuple[type[Rule], ...] = (
     NonFinite,
     BadInput,
     LossScaleCollapse,
+    LostUpdates,
     VanishingGradient,
     ExplodingGradient,
     LearningRateTooHigh,

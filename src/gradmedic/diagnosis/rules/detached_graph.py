@@ -95,8 +95,9 @@ class DetachedGraph:
             severity="error",
             confidence=0.8,
             step=0,
+            where=tuple(_modules(view, view.layout.sorted(np.arange(len(history.names))))),
             evidence=(Evidence("steps without any gradient", history.empty_steps, 0, "steps"),),
-            params={"steps": history.empty_steps, "before": "", "after": "", "n": 0, "tensors": ()},
+            params={"steps": history.empty_steps, "before": "", "after": "", "n": len(history.names), "tensors": ()},
             variant="nothing",
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from gradmedic.diagnosis.depth import Profile, layers, profile
+from gradmedic.diagnosis.depth import Profile, activation_growth, layers, profile
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.view import View
@@ -23,6 +24,9 @@ class Thresholds:
     ratio_certain: float = 1e6
     """Beyond this the network is broken at initialisation whatever the loss does meanwhile: gradients that differ by
     six decades over depth leave no learning rate that suits both ends."""
+    both_ways: float = 1e3
+    """Growth of the activations on their way up, as well: with `ratio` on the way down the two multiply to
+    `ratio_certain`, and outputs of that size make a loss that a whole run is spent on undoing."""
     r2: float = 0.8
     layers: int = 5
     z: float = 6.0
@@ -48,7 +52,7 @@ class ExplodingGradient:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
-        self._early: dict[str, tuple[int, Profile]] = {}
+        self._early: dict[str, tuple[int, Profile, float]] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Measure depth in the first tables and every tenth; look at time whenever the run is harmed."""
@@ -65,18 +69,23 @@ class ExplodingGradient:
         places, kind = layers(view.layout, limits.layers)
         if not len(places):
             return
-        found = profile(view.tensor_window("norm", 5), places, view.layout.numel, kind)
-        if found is not None and found.ratio > limits.ratio and found.r2 >= limits.r2:
-            self._early[view.frame.optimizer] = (view.frame.step, found)
+        norms = view.tensor_window("norm", 5)
+        found = profile(norms, places, view.layout.numel, kind)
+        if found is None or found.ratio <= limits.ratio or found.r2 < limits.r2:
+            return
+        growth, r2 = activation_growth(norms, view.layout, places) if kind == "bias" else (math.nan, 0.0)
+        self._early[view.frame.optimizer] = (view.frame.step, found, growth if r2 >= limits.r2 else math.nan)
 
     def _depth(self, view: View) -> Iterator[Draft]:
-        step, found = self._early[view.frame.optimizer]
+        step, found, growth = self._early[view.frame.optimizer]
+        both = growth > self.thresholds.both_ways
         if view.harm:
             severity: Severity = "error"
-        elif found.ratio > self.thresholds.ratio_certain:
+        elif both or found.ratio > self.thresholds.ratio_certain:
             severity = "warning"
         else:
             return
+        activations = (Evidence("activation size, last over first layer", growth, self.thresholds.both_ways),)
         where = view.layout.pick(found.places)
         yield Draft(
             severity=severity,
@@ -87,6 +96,7 @@ class ExplodingGradient:
                 Evidence("gradient rms, first over last layer", found.ratio, self.thresholds.ratio),
                 Evidence("factor per layer", found.per_layer),
                 Evidence("R2 of the log-linear fit", found.r2, self.thresholds.r2),
+                *(activations if both else ()),
             ),
             params={
                 **_common(view),
@@ -95,6 +105,8 @@ class ExplodingGradient:
                 "layers": len(where),
                 "first": where[0],
                 "last": where[-1],
+                "growth": growth if both else 1.0,
+                "and_up": "@and_activations" if both else "",
             },
             variant="depth",
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.jump import jump_before
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -33,6 +35,14 @@ class Thresholds:
     cosine: float = -0.3
     """Median cosine of successive gradients: steps that overshoot turn the gradient around (rules.md)."""
     window: int = 50
+    jump: float = 30.0
+    """A loss or norm this many times what it was in the 20 steps before, at weights that had only moved by healthy
+    steps, comes from the batch as likely as from the rate."""
+    calm: int = 5
+    """So many steps before a jump must be known, to say what it jumped from."""
+    lowering: tuple[float, float] = (3.0, 1000.0)
+    """Bounds on how many times lower the rate should be (rules.md: 3 to 10). Updates are proportional to it, so that
+    the ratio of the first large step over `ratio_notice` says how much is needed."""
     lasting: int = 10
     """Steps in a row that the loss is seen diverged before steps between the two thresholds are blamed: the loss of
     policy gradients, around zero and noisy, is seen so for a step or two in good health."""
@@ -44,6 +54,7 @@ class _State:
     first_notice: int | None = None
     first_fault: int | None = None
     peak: float = 0.0
+    onset: float = math.nan
     recent: float = math.nan
     diverged: int = 0
 
@@ -79,13 +90,14 @@ class LearningRateTooHigh:
         state.recent = ratio
         if not ratio > self.thresholds.ratio_notice:
             return
-        state.peak = max(state.peak, ratio)
+        # A step that makes weights infinite has no size; the last one that had one says more.
+        state.peak = max(state.peak, ratio) if math.isfinite(ratio) else state.peak or ratio
         if state.first_notice is None:
-            state.first_notice = view.frame.step
+            state.first_notice, state.onset = view.frame.step, ratio
         if ratio > self.thresholds.ratio_fault:
             state.above += 1
             if state.first_fault is None:
-                state.first_fault = view.frame.step
+                state.first_fault, state.onset = view.frame.step, ratio
 
     def _ratio(self, view: View) -> float:
         update = view.tensor_window("update_norm", 1)[-1]
@@ -111,9 +123,13 @@ class LearningRateTooHigh:
         return found
 
     def _caused(self, view: View, state: _State) -> bool:
-        """Whether the large steps came before the harm, and not from it."""
+        """Whether the large steps came before the harm, and not from it.
+
+        The loss and the gradients of a step are measured before its update: an update of the very step in which they
+        become NaN is made of NaN.
+        """
         first = state.first_fault if state.first_fault is not None else state.first_notice
-        return first is not None and (view.harm.step is None or first <= view.harm.step)
+        return first is not None and (view.harm.step is None or first < view.harm.step)
 
     def _stuck(self, view: View, state: _State) -> Iterator[Draft]:
         limits = self.thresholds
@@ -129,28 +145,45 @@ class LearningRateTooHigh:
         return len(cosines) >= 20 and len(known) > 0 and float(np.median(known)) < self.thresholds.cosine
 
     def _draft(self, view: View, state: _State, severity: Severity, confidence: float, step: int) -> Draft:
-        lr = view.history.peak_lr or None
-        loss = view.loss
-        fault = state.first_fault is not None
+        limits = self.thresholds
+        batch = jump_before(view, step, limits.jump, limits.calm) if step == state.first_notice else {}
         return Draft(
             severity=severity,
-            confidence=confidence,
+            confidence=min(confidence, 0.5) if batch else confidence,
             step=step,
-            evidence=(
-                Evidence(
-                    "update / weight, median over matrices",
-                    state.peak,
-                    self.thresholds.ratio_fault if fault else self.thresholds.ratio_notice,
-                ),
-                Evidence("loss", loss.last, loss.first),
-                Evidence("learning rate", lr),
-            ),
+            evidence=tuple(self._evidence(view, state, batch)),
             params={
                 "ratio": state.peak,
-                "lr": lr,
-                "lower": float(f"{lr / 10:.1g}") if lr else None,
                 "harm": view.harm.phrase,
-                "loss_first": loss.first,
-                "loss_recent": loss.recent,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+                **self._remedy(view, state),
+                **batch,
             },
+            variant="batch" if batch else "",
         )
+
+    def _evidence(self, view: View, state: _State, batch: Mapping[str, Any]) -> Iterator[Evidence]:
+        limits = self.thresholds
+        threshold = limits.ratio_fault if state.first_fault is not None else limits.ratio_notice
+        yield Evidence("update / weight, median over matrices", state.peak, threshold)
+        yield Evidence("loss", view.loss.last, view.loss.first)
+        if view.history.peak_lr:
+            yield Evidence("learning rate", view.history.peak_lr)
+        if batch:
+            name = "loss" if batch["what"] == "@loss_of_step" else "pre-clip gradient norm"
+            yield Evidence(f"{name}, of one step", batch["jumped"], batch["before"])
+
+    def _remedy(self, view: View, state: _State) -> dict[str, Any]:
+        """Return how much lower the rate should be; weights that are updated by hand have a rate that nobody knows."""
+        lr = view.history.peak_lr or None
+        low, high = self.thresholds.lowering
+        wanted = state.onset / self.thresholds.ratio_notice if math.isfinite(state.onset) else 10.0
+        times = float(f"{min(high, max(low, wanted)):.1g}")
+        return {
+            "lr": lr,
+            "at_rate": "@at_rate" if lr else "",
+            "times": times,
+            "lower": float(f"{lr / times:.1g}") if lr else None,
+            "to_rate": "@to_rate" if lr else "",
+        }

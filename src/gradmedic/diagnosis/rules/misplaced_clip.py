@@ -23,8 +23,9 @@ _SEVERITY: dict[str, Severity] = {
 class Thresholds:
     """How often before it is said."""
 
-    calls: int = 2
-    """Misplaced calls; a single one may be part of a warm-up. At the end of the run one is enough."""
+    calls: int = 3
+    """Misplaced calls; one or two may be part of a warm-up. At the end of the run one is enough. Of each kind no more
+    than three are reported, so that three stand for any number."""
 
 
 class MisplacedClip:
@@ -58,7 +59,12 @@ class MisplacedClip:
                     confidence=0.95,
                     step=first,
                     evidence=(Evidence("misplaced clip calls", count, least, "calls"),),
-                    params={"api": api, "max_norm": max_norm, "calls": count},
+                    params={
+                        "api": api,
+                        "max_norm": max_norm,
+                        "calls": count,
+                        "often": "@calls_some" if count < self.thresholds.calls else "@calls_many",
+                    },
                     variant=placement,
                     key=placement,
                     optimizer=optimizer,

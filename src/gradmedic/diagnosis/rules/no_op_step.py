@@ -32,8 +32,9 @@ class Thresholds:
     relative_step: float = 1e-5
     """An fp32 weight must have moved when the step is this large beside it: 170 times fp32's half-ulp of 6e-8. Below
     it, the tail of a decaying schedule rounds to nothing in good health."""
-    low_precision_share: float = 0.5
-    """Share of the bf16/fp16 tensors that stand still (rules.md, GM205: more than half)."""
+    low_precision_step: float = 1e-2
+    """The same for bf16 and fp16 weights: 2.5 times the largest half-ulp of bf16 (2^-8). Smaller steps may be lost to
+    rounding, which is GM205."""
 
 
 class NoOpStep:
@@ -59,23 +60,14 @@ class NoOpStep:
         live = self._live(view, self.thresholds.steps)
         if not (still & live).any():
             return
-        low = view.layout.low_precision
-        due = live & ~low & self._should_move(view)
+        due = live & self._should_move(view)
         if due.any() and (still | ~live).all() and still[due].all():
             yield self._draft(view, np.flatnonzero(still & due), "error", self.thresholds.steps, "")
         elif view.history.tables >= self.thresholds.partial_steps:
-            yield from self._partial(view, due, live & low)
-
-    def _partial(self, view: View, due: npt.NDArray[np.bool_], low: npt.NDArray[np.bool_]) -> Iterator[Draft]:
-        steps = self.thresholds.partial_steps
-        still = self._still(view, steps) & self._live(view, steps)
-        if (still & due).any():
-            yield self._draft(view, np.flatnonzero(still & due), "warning", steps, "partial")
-        # rms(step) of a bf16 weight must reach 2^-9 of the weight to survive rounding.
-        lr_is_small = (view.frame.lr or 0.0) < 1e-3 * view.history.peak_lr
-        swallowed = still & low
-        if not lr_is_small and low.any() and swallowed.sum() > self.thresholds.low_precision_share * low.sum():
-            yield self._draft(view, np.flatnonzero(swallowed), "warning", steps, "low_precision")
+            steps = self.thresholds.partial_steps
+            still = self._still(view, steps) & self._live(view, steps)
+            if (still & due).any():
+                yield self._draft(view, np.flatnonzero(still & due), "warning", steps, "partial")
 
     def _live(self, view: View, steps: int) -> npt.NDArray[np.bool_]:
         """Whether a gradient was there in each of the last steps [P]; NaN stands for none."""
@@ -97,7 +89,8 @@ class NoOpStep:
         else:
             scale = view.frame.clip_scale if math.isfinite(view.frame.clip_scale) else 0.0
             step = lr * scale * view.tensor_window("norm", 1)[-1]
-        due: npt.NDArray[np.bool_] = step > self.thresholds.relative_step * weight
+        least = np.where(view.layout.low_precision, self.thresholds.low_precision_step, self.thresholds.relative_step)
+        due: npt.NDArray[np.bool_] = step > least * weight
         return due
 
     def _draft(self, view: View, places: npt.NDArray[np.int64], severity: Severity, steps: int, variant: str) -> Draft:

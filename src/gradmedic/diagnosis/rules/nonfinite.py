@@ -11,6 +11,7 @@ import numpy as np
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.history import is_nonfinite
+from gradmedic.diagnosis.suppression import DOMAIN_OPERATIONS
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -44,19 +45,24 @@ class NonFinite:
         if view.final or optimizer in self._said:
             return
         origin = self._origins.get(optimizer)
-        if not is_nonfinite(view.frame) and not self._broken_forward(view, origin):
+        if not is_nonfinite(view.frame) and not self._beyond_scaling(view, origin):
             if view.frame.skipped:
                 self._origins.pop(optimizer, None)  # of an overflow that the scaler dealt with
             return
         self._said.add(optimizer)
         yield self._draft(view, origin)
 
-    def _broken_forward(self, view: View, origin: Mapping[str, Any] | None) -> bool:
-        """Whether a step that the loss scaler skipped was lost to a forward pass that is itself non-finite."""
+    def _beyond_scaling(self, view: View, origin: Mapping[str, Any] | None) -> bool:
+        """Whether a step that the loss scaler skipped was lost to something that no loss scale can mend.
+
+        That is a forward pass that is itself non-finite, or an operation, seen in the graph, whose derivative is.
+        """
         loss = view.frame.loss
-        if origin is None or origin.get("class") not in _BEFORE_BACKWARD:
+        if origin is None or not view.frame.skipped:
             return False
-        return view.frame.skipped and loss is not None and not math.isfinite(loss)
+        if origin.get("class") == "backward":
+            return bool(origin.get("op"))
+        return origin.get("class") in _BEFORE_BACKWARD and loss is not None and not math.isfinite(loss)
 
     def _draft(self, view: View, origin: Mapping[str, Any] | None) -> Draft:
         origin = origin or {}
@@ -78,6 +84,7 @@ class NonFinite:
                 "rows": rows,
                 "in_rows": "@in_rows" if rows else "",
                 "at": "@at_where" if where else "",
+                "sudden": "@sudden" if _is_sudden(view, str(origin.get("op") or "")) else "",
                 "loss": loss,
                 "loss_is": "@loss_nonfinite" if loss is not None and not math.isfinite(loss) else "@loss_finite",
             },
@@ -119,3 +126,15 @@ class NonFinite:
 
 def _total(column: np.ndarray) -> int:
     return int(np.nansum(column)) if len(column) else 0
+
+
+def _is_sudden(view: View, op: str) -> bool:
+    """Whether nothing announced it: at least five losses before this step, the last of them as large as the others.
+
+    An operation outside its domain (log of a negative number) is a reason of its own.
+    """
+    if op in DOMAIN_OPERATIONS:
+        return False
+    losses = np.abs(view.window("loss", 21)[:-1])
+    losses = losses[np.isfinite(losses)]
+    return len(losses) >= 5 and bool(losses[-1] <= 3 * np.median(losses))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.view import View
+from gradmedic.facts import ParameterFact
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class NotInOptimizer:
         ]
         if not loose:
             return
-        trained = sum(fact.numel for fact in view.facts.parameters.values() if fact.optimizer is not None)
-        share = sum(fact.numel for fact in loose) / max(1, trained + sum(fact.numel for fact in loose))
+        trained = sum(fact.numel for fact in view.facts.parameters.values() if _is_trained(fact))
+        untrained = sum(fact.numel for fact in loose)
+        share = untrained / (trained + untrained)
         yield Draft(
-            severity="warning",
+            severity="error" if not trained else "warning",
             confidence=0.85,
             step=0,
             where=tuple(fact.name for fact in loose),
@@ -55,6 +57,7 @@ class NotInOptimizer:
                 Evidence("share of all elements with gradients", share, 0.0, ""),
             ),
             params={"n": len(loose), "share": 100 * share},
+            variant="all" if not trained else "",
             optimizer="",
         )
 
@@ -64,3 +67,13 @@ class NotInOptimizer:
             return True
         known = view.facts.parameters
         return not any(name in known and known[name].optimizer is not None for name in finding.where)
+
+
+def _is_trained(fact: ParameterFact) -> bool:
+    """Whether an optimizer owns it and it takes gradients: what is frozen, or out of the loss's reach, counts for none.
+
+    Where nobody has looked whether a gradient came (a compiled graph), the owner is believed.
+    """
+    if fact.optimizer is None or not fact.trainable:
+        return False
+    return bool(fact.received or fact.reached) or (fact.received is None and fact.reached is None)

@@ -1,0 +1,97 @@
+"""The numbers of a run as they stand under the verdict: one line each, and one line for each of several optimizers."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+
+from gradmedic.diagnosis import wording
+from gradmedic.diagnosis.wording import Counted, counted
+from gradmedic.report.run_summary import RunSummary, Series
+from gradmedic.report.text_words import WORDS
+
+#: So many optimizers and processes get a line of their own.
+SHOWN = 6
+
+
+def facts_table(summary: RunSummary, lang: str) -> Table:
+    """Return a grid of labels and values."""
+    words = WORDS[lang]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(words["run"], words["comma"].join(_sizes(summary, lang)))
+    if len(summary.series) == 1:
+        for label, value in _values(summary.series[0], lang):
+            grid.add_row(label, value)
+    else:
+        for series in summary.series[:SHOWN]:
+            steps = words["steps"].format(steps=counted(series.steps))
+            parts = [steps, *(f"{label} {value}" for label, value in _values(series, lang))]
+            grid.add_row(_name(series, lang), words["comma"].join(parts))
+        rest = len(summary.series) - SHOWN
+        if rest > 0:
+            grid.add_row("", words["other_series"].format(n=rest))
+    for key, n in (("clipped", summary.clipped), ("skipped", summary.skipped)):
+        if n:
+            grid.add_row(words[key], words["of_steps"].format(n=counted(n), share=wording.share(n / summary.steps)))
+    if summary.overhead is not None:
+        grid.add_row(words["overhead"], words["of_time"].format(share=wording.share(summary.overhead)))
+    return grid
+
+
+def _sizes(summary: RunSummary, lang: str) -> list[str]:
+    words = WORDS[lang]
+    parts = [words["steps"].format(steps=counted(summary.steps))]
+    if len(summary.optimizers) > 1:
+        parts.append(words["optimizers"].format(n=counted(len(summary.optimizers))))
+    if summary.seconds is not None:
+        parts.append(_duration(summary.seconds))
+    if summary.tensors is not None:
+        parameters = _count(summary.parameters or 0)
+        parts.append(words["tensors"].format(tensors=counted(summary.tensors), parameters=parameters))
+    return parts
+
+
+def _name(series: Series, lang: str) -> str:
+    if not series.process:
+        return series.optimizer
+    return WORDS[lang]["process"].format(name=series.optimizer, n=series.process)
+
+
+def _values(series: Series, lang: str) -> list[tuple[str, str]]:
+    """Return (label, value) of loss, learning rate and gradient norm, those that are known."""
+    words = WORDS[lang]
+    found: list[tuple[str, str]] = []
+    if series.loss is not None:
+        found.append((words["loss"], _arrow(*series.loss)))
+    if series.lr is not None:
+        same = series.lr[0] == series.lr[1]
+        found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
+    if series.norms:
+        left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
+        phase = f"{words['open']}{words['norm_phase']}{left_out}{words['close']}"
+        found.append((words["norm"], _arrow(*series.norms) + phase))
+    return found
+
+
+def _arrow(*values: float) -> str:
+    return " → ".join(wording.number(value) for value in values)
+
+
+def _count(n: int) -> Counted:
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return Counted(f"{n / size:.3g}{unit}")
+    return counted(n)
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest:.0f} s" if minutes else f"{rest:.3g} s"
