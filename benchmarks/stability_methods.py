@@ -1,4 +1,4 @@
-"""What is compared: each method with its paper's parameters, as published and behind a guard against NaN."""
+"""What is compared: each method with its paper's parameters behind a guard against NaN; candidates for a default."""
 
 from __future__ import annotations
 
@@ -6,30 +6,47 @@ from collections.abc import Callable
 from typing import Any
 
 import gradmedic as gm
+from gradmedic.clip import adagc, agc, autoclip, chain, median_clip, norm, value, zclip
+from gradmedic.guard import skip_nonfinite
 
-#: As published: none of them says what happens to a gradient that is not finite, hence nothing does.
+#: As published: none of them says what becomes of a gradient that is not finite, hence nothing does.
 PUBLISHED: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
-    "norm 1.0": lambda: gm.clip.norm(1.0),
-    "value 0.5": lambda: gm.clip.value(0.5),
-    "AutoClip": gm.clip.autoclip,
-    "median": gm.clip.median_clip,
-    "ZClip": gm.clip.zclip,
-    "AdaGC": gm.clip.adagc,
-    "AGC": gm.clip.agc,
+    "norm 1.0": lambda: norm(1.0),
+    "value 0.5": lambda: value(0.5),
+    "AutoClip": autoclip,
+    "median": median_clip,
+    "ZClip": zclip,
+    "AdaGC": adagc,
+    "AGC": agc,
 }
-DEFAULT = "default"
 GUARD = "skip + "
 
 
 def _guarded(make: Callable[[], Any]) -> Callable[[], Any]:
     def guarded() -> Any:
         inner = make()
-        skip = gm.guard.skip_nonfinite()
-        return skip if inner is None else gm.clip.chain(skip, inner)
+        return skip_nonfinite() if inner is None else chain(skip_nonfinite(), inner)
 
     return guarded
 
 
 GUARDED = {GUARD + name: _guarded(make) for name, make in PUBLISHED.items()}
-METHODS: dict[str, Callable[[], Any]] = {**PUBLISHED, DEFAULT: gm.guard.default, **GUARDED}
+CANDIDATES: dict[str, Callable[[], Any]] = {
+    "skip + ZClip + norm 1.0": lambda: chain(skip_nonfinite(), zclip(), norm(1.0)),
+}
+#: What is trained. A published method's run is its guarded run until the first NaN batch, which ends it.
+TRAINED: dict[str, Callable[[], Any]] = {**GUARDED, **CANDIDATES}
+
+
+def default_name() -> str:
+    """Return the name under which `gm.guard.default()` is trained here.
+
+    Raises:
+        LookupError: it is none of them, as after a change of the default.
+    """
+    wanted = gm.guard.default()
+    for name, make in TRAINED.items():
+        if make() == wanted:
+            return name
+    raise LookupError(f"gm.guard.default() is {wanted!r}, which is not trained here; add it to CANDIDATES")

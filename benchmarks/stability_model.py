@@ -15,12 +15,19 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the model: features of an input token, tokens, classes; `causal` predicts at every token. One attention head."""
+    """Sizes of the model, with one attention head.
+
+    Args:
+        features: of an input token.
+        causal: predict at every token, from it and those before it; otherwise once, from the mean of all tokens.
+        position: standard deviation of the first position embedding.
+    """
 
     features: int
     tokens: int
     classes: int
     causal: bool
+    position: float
     width: int = 16
     hidden: int = 32
     layers: int = 12
@@ -29,17 +36,19 @@ class Shape:
 class PostNorm(nn.Module):
     """The model of one run, of torch's own layers: post-norm, no dropout, no biases but the head's."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, prior: torch.Tensor | None = None) -> None:
         super().__init__()
         self.shape = shape
         self.embed = nn.Linear(shape.features, shape.width, bias=False)
-        self.position = nn.Parameter(torch.randn(shape.tokens, shape.width) * 0.5)
+        self.position = nn.Parameter(torch.randn(shape.tokens, shape.width) * shape.position)
         layer = (shape.width, 1, shape.hidden)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(*layer, dropout=0.0, batch_first=True, norm_first=False, bias=False)
             for _ in range(shape.layers)
         )
         self.head = nn.Linear(shape.width, shape.classes)
+        if prior is not None:
+            self.head.bias.data = prior.log()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map inputs [B, T, features] to logits: [B, T, classes] if causal, else [B, classes]."""
@@ -48,7 +57,8 @@ class PostNorm(nn.Module):
         x = self.embed(inputs) + self.position
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=self.shape.causal)
-        return self.head(x if self.shape.causal else x.mean(1))
+        logits: torch.Tensor = self.head(x if self.shape.causal else x.mean(1))
+        return logits
 
 
 class Stack:
@@ -105,16 +115,20 @@ class Stack:
         return mixed @ w[name + "self_attn.out_proj.weight"].mT
 
     def backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Hand each copy the gradient of its own loss; targets are [B, T or 1]; returns the losses [S]."""
+        """Hand each copy the gradient of its own loss, and return the losses [S].
+
+        Targets are [B, T or 1]. The cross-entropy is summed over the tokens of an example and averaged over examples.
+        """
         for weight in self.weights.values():
             weight.grad = None
         logits = self.logits(inputs)
         labels = targets.expand(len(self.models), *targets.shape)
         each = F.cross_entropy(logits.flatten(0, 2), labels.reshape(-1), reduction="none")
-        losses = each.view(len(self.models), -1).mean(1)
-        losses.sum().backward()
+        losses = each.view(len(self.models), *targets.shape).sum(2).mean(1)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
         for at, rows in enumerate(self._rows):
             for parameter, weight in rows:
+                assert weight.grad is not None
                 parameter.grad = weight.grad[at]
         return losses.detach()
 

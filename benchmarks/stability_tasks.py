@@ -12,11 +12,11 @@ import torch
 from stability_model import Shape
 
 #: Share of the steps whose batch is spoiled, and share of these that hold NaN (the others: inputs times 1,000).
-SPOILED, SPOILED_BY_NAN = 0.01, 0.25
+SPOILED, SPOILED_BY_NAN = 0.01, 2 / 3
 ALPHABET = " abcdefghijklmnopqrstuvwxyz.,'()"
 CONTEXT = 8
 #: Held-out examples that are looked at.
-HELD = 192
+HELD = 128
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,19 @@ class Task:
     batch: int
 
     @property
+    def prior(self) -> torch.Tensor:
+        """Frequencies of the classes, none of them 0."""
+        counts = torch.bincount(self.targets.flatten(), minlength=self.shape.classes) + 1.0
+        return counts / counts.sum()
+
+    @property
     def steps_per_epoch(self) -> float:
         """Steps in which as many examples are seen as there are."""
         return len(self.inputs) / self.batch
 
 
 def digits(batch: int = 16) -> Task:
-    """Return scikit-learn's 1,797 digits: 8 tokens of 8 pixels, standardised; 1,437 to learn from, 360 held out."""
+    """Return scikit-learn's 1,797 digits: 8 tokens of 8 pixels, standardised; all but HELD to learn from."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -47,7 +53,8 @@ def digits(batch: int = 16) -> Task:
     targets = torch.tensor(found.target)[:, None]
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     inputs, targets = inputs[order], targets[order]
-    return Task("digits", Shape(8, 8, 10, causal=False), inputs[360:], targets[360:], inputs[:HELD], targets[:HELD], batch)
+    shape = Shape(8, 8, 10, causal=False, position=0.5)
+    return Task("digits", shape, inputs[HELD:], targets[HELD:], inputs[:HELD], targets[:HELD], batch)
 
 
 def text(batch: int = 16, windows: int = 1600) -> Task:
@@ -63,7 +70,7 @@ def text(batch: int = 16, windows: int = 1600) -> Task:
     pieces = pieces[order]
     inputs = torch.nn.functional.one_hot(pieces[:, :-1], len(ALPHABET)).float() * len(ALPHABET) ** 0.5
     targets = pieces[:, 1:].contiguous()
-    shape = Shape(len(ALPHABET), CONTEXT, len(ALPHABET), causal=True)
+    shape = Shape(len(ALPHABET), CONTEXT, len(ALPHABET), causal=True, position=0.1)
     return Task("text", shape, inputs[HELD:], targets[HELD:], inputs[:HELD], targets[:HELD], batch)
 
 
@@ -79,7 +86,7 @@ class Batch:
     spoiled: str
 
     def inputs(self, spoil: torch.Tensor) -> torch.Tensor:
-        """Return inputs [S or 1, B, T, features] for copies that get spoiled batches, and copies that do not: bool [S]."""
+        """Return inputs [S or 1, B, T, features]; `spoil`, bool [S], says which copies get spoiled ones."""
         if not self.spoiled:
             return self.clean[None]
         return torch.where(spoil[:, None, None, None], spoil_inputs(self.clean, self.spoiled), self.clean)

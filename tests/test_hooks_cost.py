@@ -261,7 +261,7 @@ def test_memory_is_flat_over_two_thousand_steps(tmp_path):
     model = mlp()
     optimizer = sgd(model)
     data = batches(20)
-    with gm.watch(model, optimizer, record=tmp_path / "run", budget="1MB", strict=True) as monitor:
+    with gm.watch(model, optimizer, record=tmp_path / "run", budget="1MB", modules_every=10, strict=True) as monitor:
         loop(model, optimizer, data * 30)
         _ = monitor.run
         tensors, objects = live_tensors(), own_objects()

@@ -14,16 +14,24 @@ from gradmedic.diagnosis import Engine
 from gradmedic.ledger import Ledger
 from gradmedic.monitor import Monitor
 from gradmedic.probes import preflight
+from gradmedic.probes.accumulation import Accumulation
+from gradmedic.probes.boundaries import Boundaries
+from gradmedic.probes.clip_calls import ClipCalls
 from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader
+from gradmedic.probes.loss_share import LossShare
 from gradmedic.probes.losses import LossMeter
 from gradmedic.probes.optimizer import OptimizerProbe
+from gradmedic.probes.origin_watch import OriginWatch
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.preflight import Preflight
+from gradmedic.probes.publishing import Publisher
 from gradmedic.probes.samples import CoordinateSampler
 from gradmedic.probes.stack import StepStack
+from gradmedic.probes.treating import Treating
+from gradmedic.probes.watch_options import WatchOptions
 from gradmedic.probes.watcher import StepWatcher
 from gradmedic.roster import Roster
 from hooks_training import (
@@ -43,14 +51,20 @@ from hooks_training import (
 
 INTERNAL = [
     (Fleet, "find"),
-    (StepWatcher, "_options_for"),
+    (WatchOptions, "of_step"),
     (StepWatcher, "_look_at_graph"),
-    (StepWatcher, "_add_loss"),
-    (StepWatcher, "_look_for_origin"),
-    (StepWatcher, "_give_loss"),
-    (StepWatcher, "_publish"),
-    (StepWatcher, "_update_facts"),
-    (StepWatcher, "_notice_erased_gradients"),
+    (LossShare, "begin"),
+    (LossShare, "add"),
+    (LossShare, "give"),
+    (OriginWatch, "before_backward"),
+    (Accumulation, "begin"),
+    (Accumulation, "settle"),
+    (Accumulation, "after_backward"),
+    (ClipCalls, "before"),
+    (Treating, "treat"),
+    (Boundaries, "finish"),
+    (Publisher, "publish"),
+    (Publisher, "_update_facts"),
     (OptimizerProbe, "parameters"),
     (OptimizerProbe, "begin"),
     (OptimizerProbe, "read_again"),

@@ -264,7 +264,7 @@ def test_per_sample_gradients_of_a_watched_model(steps_before):
     assert jacobian.shape == (4, 8)
     assert monitor.run.steps.num_rows == steps_before + 2
     for entry in [e["facts"] for e in monitor.run.events if e["kind"] == "facts"][-1]["inputs"]:
-        assert all(isinstance(value, (int, float, str, list)) for value in entry.values())
+        assert all(isinstance(value, (int, float, str, list, type(None))) for value in entry.values())
 
 
 def penalised(model, x, y):

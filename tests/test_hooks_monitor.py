@@ -35,8 +35,8 @@ REFUSED = [
     ("limit", lambda m, o: ((m, o), {"limits": -1.0}), "limit", "-1", ""),
     ("rules", lambda m, o: ((m, o), {"rules": ["GM000"]}), "rules must be", "'GM000'", "GM101"),
     ("budget", lambda m, o: ((m, o), {"budget": "lots"}), "budget must be", "'lots'", "256MB"),
-    ("modules", lambda m, o: ((m, o), {"modules": ["0"]}), "modules", "", "'auto'"),
-    ("flow", lambda m, o: ((m, o), {"flow": {"0": 1.0}}), "flow", "", "leave it out"),
+    ("modules", lambda m, o: ((m, o), {"modules": ["9"]}), "modules: the pattern", "'9'", "near names"),
+    ("flow", lambda m, o: ((m, o), {"flow": {"9": 1.0}}), "flow: the pattern", "'9' matches no module", "there are: 0"),
 ]  # fmt: skip
 
 

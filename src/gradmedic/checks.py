@@ -155,6 +155,27 @@ def check_limits(limits: Any, models: Mapping[str, nn.Module], roster: Roster) -
             check_pattern("limits", str(pattern), names)
 
 
+def check_modules(modules: Any, models: Mapping[str, nn.Module] | None) -> str | list[str] | None:
+    """Return which modules to probe: "auto", patterns, or None.
+
+    Args:
+        modules: what was given.
+        models: the models whose modules the patterns must match; None when they are not known yet.
+
+    Raises:
+        InputError: it is none of these, or a pattern matches no module.
+    """
+    if modules is None or modules == "auto":
+        return modules  # type: ignore[no-any-return]
+    given = [modules] if isinstance(modules, str) else modules
+    if not isinstance(given, Sequence) or not all(isinstance(each, str) and each for each in given):
+        raise InputError(f'modules: expected "auto", None or patterns such as ["encoder.*"], got {modules!r}')
+    names = {name for prefix, model in (models or {}).items() for name, _ in walk_modules(model, prefix)}
+    for pattern in given if models is not None else ():
+        check_pattern("modules", pattern, names)
+    return list(given)
+
+
 def check_pattern(argument: str, pattern: str, names: Iterable[str]) -> None:
     """Raise InputError if a pattern matches none of the names; the message lists near ones."""
     known = sorted(names)

@@ -14,6 +14,7 @@ from gradmedic.clip.admission import check_patterns
 from gradmedic.clip.base import needs_of
 from gradmedic.clip.chain import as_transform
 from gradmedic.clip.spec import describe_tensors
+from gradmedic.clip.withhold import FlaggedSkip
 from gradmedic.errors import InputError, TrainingHalted
 from gradmedic.frame import Frame
 from gradmedic.probes.gradients import GradientReader
@@ -65,7 +66,7 @@ class Clipper:
         self._backend = check_backend(backend)
         self._transform = as_transform(transform, "transform")
         self._model, self._listed = _given(model_or_parameters)
-        self._roster = Roster(self._model if self._model is not None else {})
+        self._roster = Roster.without_models() if self._model is None else Roster(self._model)
         self._reference = None if optimizer is None else weakref.ref(optimizer)
         holder = _Holder(self._parameters())
         if not any(parameter.requires_grad for parameter in self._parameters()):
@@ -76,12 +77,13 @@ class Clipper:
                 "one that steps these parameters"
             )
         self._holder = holder
-        self._probe = OptimizerProbe(holder, "optimizer", self._roster, GradientReader(self._backend), self._backend)
+        self._probe = OptimizerProbe(holder, "parameters", self._roster, GradientReader(self._backend), self._backend)
         self._treatment = Treatment(self._transform, self._roster, self._backend)
         parameters = self._probe.parameters(holder)
         check_patterns(self._transform, describe_tensors(parameters, self._probe.names, self._roster.models))
         self._treatment.prepare(self._probe, self._optimizer())
-        self._after_step: Any = None
+        self._hooks: list[Any] = []
+        self._flagged: FlaggedSkip | None = None
 
     def _parameters(self) -> list[torch.Tensor]:
         return self._listed if self._model is None else list(self._model.parameters())
@@ -107,14 +109,14 @@ class Clipper:
         """
         self._put_back()
         self._holder.take(self._parameters())
-        known = None if loss is None else torch.as_tensor(loss).detach().reshape(()).double()
+        known = _loss(loss)
         readings = self._probe.begin(self._holder, StepOptions(sample=False, direction=False))
         optimizer = self._optimizer()
         halt = self._treatment.apply(self._probe, optimizer, readings, loss=known)
         ends = halt is not None and not callable(halt.on_trip)
         pending = self._probe.finish(skipped=halt.text if halt is not None and ends else None)
         assert pending is not None
-        pending.skips = self._treatment.reasons(self._probe)
+        self._treatment.describe(self._probe, pending)
         pending.loss = known
         self._settle_skip(optimizer, ends)
         frame = resolve([pending])[0]
@@ -128,20 +130,30 @@ class Clipper:
         return frame
 
     def _settle_skip(self, optimizer: Any, ends: bool) -> None:
-        """Leave the gradients taken away for the step that follows; `found_inf` is put back after it."""
+        """Leave the gradients taken away for the step that follows; a flag is set when that begins, and taken off."""
+        withheld = self._treatment.hand_over(self._probe)
+        if withheld is None:
+            return
         if ends:
-            self._treatment.stepped(self._probe)
-        elif hasattr(optimizer, "found_inf") and hasattr(optimizer, "register_step_post_hook"):
-            handle = optimizer.register_step_post_hook(lambda *_: self._put_back())
-            self._after_step = handle
-        else:
-            self._treatment.forget_undo(self._probe)
+            withheld.put_back()
+        elif isinstance(withheld, FlaggedSkip):
+            # A GradScaler sets flags of its own just before the step and deletes them after it: ours joins them there.
+            withheld.put_back()
+            self._hooks = [
+                optimizer.register_step_pre_hook(lambda stepping, *_: self._flag(stepping, withheld.flag)),
+                optimizer.register_step_post_hook(lambda *_: self._put_back()),
+            ]
+
+    def _flag(self, optimizer: Any, flag: torch.Tensor) -> None:
+        self._flagged = FlaggedSkip(optimizer, flag)
 
     def _put_back(self) -> None:
-        handle, self._after_step = self._after_step, None
-        if handle is not None:
-            handle.remove()
-            self._treatment.stepped(self._probe)
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+        flagged, self._flagged = self._flagged, None
+        if flagged is not None:
+            flagged.put_back()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs: step counter and the transform's state, by tensor name."""
@@ -154,13 +166,25 @@ class Clipper:
         Raises:
             InputError: this is not what `state_dict` returned, or it is another transform's state.
         """
-        if not isinstance(state, Mapping) or state.get("version") != 1 or "transform" not in state:
+        if not isinstance(state, Mapping) or state.get("version") != 1 or not {"transform", "step"} <= set(state):
             came = f"keys {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
             raise InputError(f"state: expected what Clipper.state_dict() returned (version 1), got {came}")
         self._treatment.load_state_dict(state["transform"])
         self._probe.step = int(state["step"])
         self._probe.clip_count.steps = self._probe.step
         self._probe.clip_count.clipped = int(state["clipped"])
+
+
+def _loss(loss: Any) -> torch.Tensor | None:
+    if loss is None:
+        return None
+    try:
+        value = torch.as_tensor(loss).detach()
+    except (TypeError, ValueError, RuntimeError):
+        value = torch.empty(0)
+    if value.numel() != 1 or value.is_complex():
+        raise InputError(f"loss: expected a number or a tensor of one element, got {loss!r}"[:300])
+    return value.reshape(()).double()
 
 
 class _Holder:

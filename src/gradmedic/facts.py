@@ -53,7 +53,14 @@ class ParameterFact:
 
 @dataclass(slots=True)
 class InputFact:
-    """Statistics of one floating or integer tensor that the model was given in one of the first steps."""
+    """Statistics of one floating or integer tensor that the model was given in one of the first steps.
+
+    Attributes:
+        mode_share: share of the most frequent value, for integer tensors of at least two dimensions (token ids);
+            None where it was not measured.
+        feature_ratio: largest over smallest standard deviation among the features (columns) of a table [rows, columns]
+            of floating numbers, constant columns left out; None where it was not measured.
+    """
 
     name: str
     step: int
@@ -65,6 +72,45 @@ class InputFact:
     maximum: float = 0.0
     mean: float = 0.0
     std: float = 0.0
+    mode_share: float | None = None
+    feature_ratio: float | None = None
+
+
+@dataclass(slots=True)
+class LossFact:
+    """One loss call that the graph of one of the first backward calls has shown.
+
+    Attributes:
+        step: optimizer step in which it was seen.
+        kind: "cross_entropy" (log_softmax and nll_loss), "nll" (nll_loss of something else), "soft_cross_entropy"
+            (log_softmax against probabilities, or of unknown targets), "bce", "bce_with_logits", "mse", "l1",
+            "smooth_l1" or "huber"; hand-written forms are named like the functions they stand for.
+        module: module whose parameter was used last before the loss.
+        reduction: "mean", "sum" or "none", as it comes out at the root.
+        normalized: whether the loss is divided, or multiplied by a factor below one, on its way to the root.
+        weighted: whether it is weighted or masked: by class, by element, or by a factor for each row.
+        broadcast: whether prediction and target were both expanded, along different dimensions.
+        feed: operation directly behind what the loss calls its input ("Softmax", "Sigmoid", "Relu", "Addmm", ...).
+        inner: operation directly behind that one.
+        numbers: what was measured, those that are finite: "count" (targets, without ignored ones), "classes", "loss"
+            (mean over targets, without weights), "baseline" (the same loss of the best constant prediction),
+            "label_share" (share of the most frequent class), "top_share" (share of the class predicted most often),
+            "entropy" (of the prediction, over ln classes), "log_z" (mean |logsumexp| of the logits), "unit_rows" (share
+            of rows that are distributions), "positive_share" (share of log-probabilities above 0), "outside_share"
+            (share of targets outside the range of `feed`, or of the loss), and minimum, maximum, mean, std and rms of
+            target and prediction ("target_min", ..., "prediction_rms").
+    """
+
+    step: int
+    kind: str
+    module: str = ""
+    reduction: str = "mean"
+    normalized: bool = False
+    weighted: bool = False
+    broadcast: bool = False
+    feed: str = ""
+    inner: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,6 +123,7 @@ class Facts:
         stale: names (or "shape" descriptions) of tensors that an optimizer holds and no watched model has; each entry
             {"optimizer", "name", "shape", "twin"}: `twin` is the model parameter of the same shape, if one is known.
         inputs: input statistics of the first steps.
+        losses: loss calls of the first steps; empty where none was seen.
         steps_walked: number of backward calls whose graph was walked.
         boundary: "optimizer" | "backward" (weights updated by hand) | "observe" (explicit).
         optimizer_in_backward: optimizers step inside the backward pass, so that a global clip is impossible.
@@ -87,6 +134,7 @@ class Facts:
     optimizers: dict[str, dict[str, Any]] = field(default_factory=dict)
     stale: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[InputFact] = field(default_factory=list)
+    losses: list[LossFact] = field(default_factory=list)
     steps_walked: int = 0
     boundary: str = "optimizer"
     optimizer_in_backward: bool = False
@@ -98,6 +146,7 @@ class Facts:
         values = {key: getattr(self, key) for key in self.__dataclass_fields__}
         values["parameters"] = {name: _as_dict(fact) for name, fact in self.parameters.items()}
         values["inputs"] = [_as_dict(fact) for fact in self.inputs]
+        values["losses"] = [_as_dict(fact) for fact in self.losses]
         values["optimizers"] = {name: dict(entry) for name, entry in self.optimizers.items()}
         values["stale"] = [dict(entry) for entry in self.stale]
         return values
@@ -108,10 +157,11 @@ class Facts:
         known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
         known["parameters"] = {name: _fact(ParameterFact, entry) for name, entry in known.get("parameters", {}).items()}
         known["inputs"] = [_fact(InputFact, entry) for entry in known.get("inputs", [])]
+        known["losses"] = [_fact(LossFact, entry) for entry in known.get("losses", [])]
         return cls(**known)
 
 
-def _as_dict(fact: ParameterFact | InputFact) -> dict[str, Any]:
+def _as_dict(fact: ParameterFact | InputFact | LossFact) -> dict[str, Any]:
     return {key: getattr(fact, key) for key in fact.__dataclass_fields__}
 
 

@@ -143,6 +143,8 @@ class Frame:
         overhead_seconds: what gradmedic itself spent on this step.
         logged: what the user passed to `monitor.log`.
         tensors: per-tensor table; empty on steps for which only scalars are kept.
+        modules: what was measured of modules, on sampled steps: one mapping for each output and output gradient, with
+            the columns of the record's module table.
     """
 
     step: int
@@ -169,3 +171,4 @@ class Frame:
     overhead_seconds: float = 0.0
     logged: Mapping[str, float] = field(default_factory=dict)
     tensors: TensorTable = field(default_factory=TensorTable)
+    modules: tuple[Mapping[str, Any], ...] = ()

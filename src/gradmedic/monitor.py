@@ -23,7 +23,8 @@ from gradmedic.isolation import Isolation, part
 from gradmedic.ledger import Ledger, Recording, say
 from gradmedic.names import unique, variable_name
 from gradmedic.probes.pending import PendingFrame
-from gradmedic.probes.watcher import StepWatcher, WatchOptions
+from gradmedic.probes.watch_options import WatchOptions
+from gradmedic.probes.watcher import StepWatcher
 from gradmedic.record import Run
 from gradmedic.roster import Roster
 from gradmedic.schedule import Escalation
@@ -60,6 +61,9 @@ class Monitor:
             transform=settings.transform,
             cheap=backend in ("auto", "native") and native_available(),
             hands=roster.discovering,
+            modules=settings.modules,
+            modules_every=settings.modules_every,
+            triggered=schedule.recent,
         )
         self._ledger = Ledger(settings, roster, schedule)
         self._began = time.perf_counter()
@@ -74,6 +78,7 @@ class Monitor:
             self._watcher.name_optimizers_by(_namer(settings.namespace))
         torch_hooks.attach(self._watcher)
         self._watcher.start_flow(settings.flow)
+        self._watcher.start_sampling()
         # The hooks hold the watcher, the watcher only knows us weakly: this keeps a monitor whose handle was dropped.
         self._watcher.keep_alive = self
         _alive.add(self)
@@ -132,6 +137,7 @@ class Monitor:
         """Watch nothing for a while, with no hook of ours anywhere: for `torch.jit.trace`, `torch.export`."""
         self._watcher.preflight.end(close=True)
         self._watcher.stop_flow()
+        self._watcher.stop_sampling()
         torch_hooks.detach(self._watcher)
         try:
             yield
@@ -139,6 +145,7 @@ class Monitor:
             if not self._closed:
                 torch_hooks.attach(self._watcher)
                 self._watcher.start_flow(self._settings.flow)
+                self._watcher.start_sampling()
 
     def log(self, loss: Any = None, **scalars: Any) -> None:
         """Add numbers of your own to a step: the one that is under way, or, right after `optimizer.step()`, that one.

@@ -46,6 +46,13 @@ class Roster:
             self._models = {key: weakref.ref(model) for key, model in check_models(models).items()}
             self.refresh()
 
+    @classmethod
+    def without_models(cls) -> Roster:
+        """Return a roster of no model: parameters are then known by their place only."""
+        roster = cls()
+        roster.discovering = False
+        return roster
+
     @property
     def models(self) -> dict[str, nn.Module]:
         """The watched models that are still alive, by the prefix of their parameters' names."""

@@ -32,6 +32,10 @@ def every(interval: int | StepSchedule) -> StepSchedule:
     return lambda step: step % interval == 0
 
 
+#: Steps after trouble on which modules are probed as well.
+_RECENT = 2
+
+
 class Escalation:
     """A schedule that records everything for some steps after trouble was seen."""
 
@@ -43,6 +47,10 @@ class Escalation:
     def trigger(self, step: int) -> None:
         """Record in full from `step` on, for the set number of steps."""
         self._until = max(self._until, step + self._steps)
+
+    def recent(self, step: int) -> bool:
+        """Whether trouble was seen at the step before `step`, or just before that."""
+        return self._until >= 0 and step - (self._until - self._steps) <= _RECENT
 
     def escalated(self, step: int) -> bool:
         """Whether trouble at or before `step` has asked for it, whatever the schedule says."""

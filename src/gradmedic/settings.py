@@ -39,6 +39,8 @@ class Settings:
     every: int | StepSchedule = 1
     transform: Transform | None = None
     flow: Mapping[str, Any] | None = None
+    modules: str | list[str] | None = "auto"
+    modules_every: int = 50
     limits: Any = None
     sinks: Sequence[Sink] = ()
     rules: Any = "default"

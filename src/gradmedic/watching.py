@@ -12,6 +12,7 @@ from torch import nn
 from gradmedic.checks import (
     check_callables,
     check_limits,
+    check_modules,
     check_optimizers,
     check_order,
     check_record,
@@ -21,7 +22,6 @@ from gradmedic.checks import (
 )
 from gradmedic.clip.base import Transform
 from gradmedic.diagnosis import Finding
-from gradmedic.errors import InputError
 from gradmedic.monitor import Monitor
 from gradmedic.names import unwrap
 from gradmedic.probes.flow import check_flow
@@ -64,8 +64,10 @@ def watch(
         record: run folder to create; None keeps the run in bounded memory.
         every: which steps get the full per-tensor table: an int or a callable step -> bool. Scalars are kept for every
             step.
-        modules: "auto" or None. Probes of activations are not part of this version: a list of patterns is an error.
-        modules_every: reserved for them.
+        modules: which modules are probed for activations and output gradients: "auto" for those without children, and
+            attention; patterns over module names; or None. Only sampled steps have hooks on modules: the first three,
+            every `modules_every`th, and those right after trouble.
+        modules_every: steps between two samples, >= 1.
         transform: what to do to gradients at each step, before they are used (and before the script's own clip, if it
             has one): e.g. `gm.clip.norm(1.0)`, `gm.clip.zclip()`, `gm.guard.default()`; a number stands for `norm`.
         flow: mapping pattern -> limit: clips the gradient that flows back through the outputs of matching modules: a
@@ -96,8 +98,6 @@ def watch(
         >>> monitor.latest.step
         0
     """
-    if modules not in ("auto", None):
-        raise InputError("modules: probing modules is not part of this version; leave it at 'auto' or pass None")
     check_record(record)
     check_callables(on_finding, sinks)
     check_settings(rules=rules, strict=strict, every=every, backend=backend, budget=budget, modules_every=modules_every)
@@ -106,12 +106,27 @@ def watch(
     check_trainable(roster)
     optimizers = check_optimizers(optimizer, roster)
     check_limits(limits, roster.models, roster)
+    modules = check_modules(modules, roster.models)
     transform = check_transform(transform, optimizers, roster)
     places = check_flow(flow, roster.models) if flow else None
     monitor = Monitor(
         roster,
         optimizers,
-        Settings(record, every, transform, places, limits, sinks, rules, budget, on_finding, backend, strict),
+        Settings(
+            record,
+            every,
+            transform,
+            places,
+            modules,
+            modules_every,
+            limits,
+            sinks,
+            rules,
+            budget,
+            on_finding,
+            backend,
+            strict,
+        ),
     )
     for each in roster.models.values():
         earlier = _attached.get(unwrap(each))
@@ -153,11 +168,10 @@ def watch_process(
     Returns:
         A monitor.
     """
-    if modules not in ("auto", None):
-        raise InputError("modules: probing modules is not part of this version; leave it out")
     settings = Settings(
         record, every, transform, limits=limits, budget=budget, on_finding=on_finding, strict=strict, lang=lang
     )
+    settings.modules = check_modules(modules, None)
     settings.stop_after, settings.join, settings.overwrite = stop_after, join, overwrite
     settings.namespace = namespace
     monitor = Monitor(Roster(None, namespace), None, settings)

@@ -53,7 +53,8 @@ def test_a_guard_saves_a_run_with_a_bad_row(tmp_path: Path) -> None:
 
 def test_ours_comes_first_where_the_script_clips_by_itself(tmp_path: Path) -> None:
     done = _run(tmp_path, ["--record", "run", "--clip", "norm(1.0)"], ("clips",))
-    assert done.returncode == 0 and done.stdout == "finite\n"
+    assert done.returncode == 0
+    assert done.stdout == "finite\n"
     rows = gm.open_run(tmp_path / "run").steps.to_pylist()
     # Whose step it will be is known once the optimizer has stepped: on the first step the script's clip comes first.
     assert rows[0]["grad_norm_post"] == pytest.approx(0.5, rel=1e-4)
@@ -71,15 +72,19 @@ def test_a_pattern_that_matches_nothing_ends_the_run_before_a_step(tmp_path: Pat
     done = _run(tmp_path, ["--no-record", "--clip", "layers({'encoder.*': 1.0})"])
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "'encoder.*' matches no parameter" in done.stderr and "Linear" in done.stderr
+    assert "'encoder.*' matches no parameter" in done.stderr
+    assert "Linear" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_breaker_halts_with_code_1_and_stops_with_code_0(tmp_path: Path) -> None:
     halted = _run(tmp_path, ["--record", "halted", "--guard", "--clip", "breaker(0.01)"])
-    assert halted.returncode == 1 and halted.stdout == ""
-    assert "training is halted at step 0" in halted.stderr and "Traceback" not in halted.stderr
+    assert halted.returncode == 1
+    assert halted.stdout == ""
+    assert "training is halted at step 0" in halted.stderr
+    assert "Traceback" not in halted.stderr
     stopped = _run(tmp_path, ["--record", "stopped", "--clip", "breaker(0.01, on_trip='stop')"])
-    assert stopped.returncode == 0 and "stopped at step 0" in stopped.stderr
+    assert stopped.returncode == 0
+    assert "stopped at step 0" in stopped.stderr
     for folder in ("halted", "stopped"):
         assert gm.open_run(tmp_path / folder).steps["skipped"].to_pylist() == [True]

@@ -46,7 +46,11 @@ class Step:
 
 
 def steps(
-    transform: Any, norms: Sequence[Any], losses: Sequence[float] | None = None, state: State | None = None, first: int = 0
+    transform: Any,
+    norms: Sequence[Any],
+    losses: Sequence[float] | None = None,
+    state: State | None = None,
+    first: int = 0,
 ) -> list[Step]:
     """Feed norms (a number, or one for each tensor) into a transform, as steps `first`, `first + 1`, …"""
     rows = [np.atleast_1d(row) for row in norms]

@@ -86,9 +86,7 @@ def test_the_z_gate_of_olmo():
 
 def test_spam():
     """theta 5000, v 1e-4: the limit is .70711."""
-    loop = Treated(
-        clip.spike_clip(5000.0, grace=0), [torch.zeros(3)], second_moment=lambda p: torch.full_like(p, 1e-4)
-    )
+    loop = Treated(clip.spike_clip(5000.0, grace=0), [torch.zeros(3)], second_moment=lambda p: torch.full_like(p, 1e-4))
     (after,) = loop.step([torch.tensor([0.5, 1.0, -2.0])])
     assert after.tolist() == pytest.approx([0.5, math.sqrt(0.5), -math.sqrt(0.5)], rel=1e-6)
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from clip_loop import Treated, bits, same_state
+from clip_models import Model
 from clip_reference import assert_close, clipped, dense64
-from test_clip_matching import Model
 from torch import nn
 
 import gradmedic as gm
@@ -182,7 +182,7 @@ def test_histories_are_per_part():
     loop = Treated(layers({"head": norm(ema_ratio(1.0, min_samples=1, fallback=1e9))}), MODEL)
     loop.step(gradients(1))
     held = loop.state.parts["head"].parts["threshold"].shared["mean"].item()
-    expected = sum(dense64(g).__pow__(2).sum() for n, g in zip(NAMES, gradients(1), strict=True) if n.startswith("head"))
+    expected = sum((dense64(g) ** 2).sum() for n, g in zip(NAMES, gradients(1), strict=True) if n.startswith("head"))
     assert held == pytest.approx(math.sqrt(expected))
 
 
@@ -225,7 +225,9 @@ def test_a_pattern_may_match_another_optimizers_tensors_only():
     assert not two.any()
 
 
-@pytest.mark.parametrize("policies", [{}, None, 1.0, {"head": "1"}, {"head": True}, {3: 1.0}, {"": 1.0}, {"head": -1.0}])
+@pytest.mark.parametrize(
+    "policies", [{}, None, 1.0, {"head": "1"}, {"head": True}, {3: 1.0}, {"": 1.0}, {"head": -1.0}]
+)
 def test_what_is_no_policy(policies):
     with pytest.raises(gm.InputError, match="layers"):
         layers(policies)

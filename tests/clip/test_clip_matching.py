@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from clip_models import Model
 from torch import nn
 
 import gradmedic as gm
 from gradmedic.clip.matching import check_matched, match
 from gradmedic.clip.spec import describe_tensors, kinds_of, unit_axis
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 4)
-        self.encoder = nn.ModuleList([Block(), Block()])
-        self.rnn = nn.LSTM(4, 4)
-        self.conv = nn.Conv1d(4, 4, 3)
-        self.up = nn.ConvTranspose1d(4, 6, 3)
-        self.head = nn.Linear(6, 5)
-        self.temperature = nn.Parameter(torch.ones(()))
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.self_attn = nn.MultiheadAttention(4, 2)
-        self.norm = nn.LayerNorm(4)
-        self.linear = nn.Linear(4, 4)
 
 
 def spec_of(model: nn.Module, prefix: str = ""):

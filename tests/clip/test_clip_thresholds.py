@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -117,18 +118,17 @@ def test_norms_that_hardly_vary_are_no_hair_trigger(robust):
 def test_ema_ratio():
     """A plain mean at first, later an exponential one, of norms after clipping."""
     found = steps(norm(ema_ratio(1.5, 0.9, min_samples=3, fallback=4.0)), SERIES)
-    mean, count = 0.0, 0
+    mean = 0.0
     for at, step in enumerate(found):
         limit = 1.5 * mean if at >= 3 else 4.0
         assert step.threshold == pytest.approx(limit, rel=1e-12)
-        count += 1
-        mean += (min(SERIES[at], limit) - mean) * max(1 / count, 0.1)
+        mean += (min(SERIES[at], limit) - mean) * max(1 / (at + 1), 0.1)
 
 
 def test_ema_ratio_grows_by_a_bounded_factor():
     """Against a level that has risen for good: 1 + (1 - beta)(ratio - 1) a step."""
     limits = thresholds_of(ema_ratio(1.05, 0.98, min_samples=50, fallback=INF), [1.0] * 50 + [100.0] * 20)[51:]
-    growth = [b / a for a, b in zip(limits, limits[1:], strict=False)]
+    growth = [b / a for a, b in pairwise(limits)]
     assert growth == pytest.approx([1.001] * len(growth), rel=1e-6)
 
 
@@ -201,6 +201,20 @@ def test_a_history_of_zeros_does_not_erase_what_follows(name):
     assert found[:30] == [1.0] * 30
     assert min(found[30:]) > 0.3
     assert found[-1] > 0.9
+
+
+@pytest.mark.parametrize(
+    "make", [median, lambda factor, *a, **k: percentile(50, *a, **k)], ids=["median", "percentile"]
+)
+def test_norms_of_zero_are_not_part_of_a_history(make):
+    assert thresholds_of(make(1.0, 9, min_samples=2, fallback=7.0), [2.0, 0.0, 0.0, 4.0, 5.0]) == [
+        7.0,
+        7.0,
+        7.0,
+        7.0,
+        3.0,
+    ]
+    assert thresholds_of(zscore(1.0, 9, min_samples=2, fallback=INF), [2.0, 0.0, 2.0, 5.0])[-1] == pytest.approx(2.02)
 
 
 @pytest.mark.parametrize("name", ["percentile", "median", "zscore", "robust", "ema", "adagc"])

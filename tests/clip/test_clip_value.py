@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmedic.clip import chain, norm, value
+from gradmedic.clip.apply import apply_operations
 
 NAN, INF = math.nan, math.inf
 
@@ -83,8 +84,6 @@ def test_views_are_changed_in_place():
     base = torch.full((4, 6), 3.0)
     part = base[:, ::2]
     loop = Treated(value(1.0), [torch.zeros(4, 3)])
-    from gradmedic.clip.apply import apply_operations
-
     loop.step([part])
     apply_operations([part], loop.decision.operations)
     assert base[:, ::2].unique().tolist() == [1.0]

@@ -113,7 +113,11 @@ def facts_of(models: dict[str, nn.Module], optimizers: dict[str, torch.optim.Opt
             order += 1
     for name, optimizer in optimizers.items():
         tensors = [p for group in optimizer.param_groups for p in group["params"]]
-        facts.optimizers[name] = {"class": type(optimizer).__name__, "tensors": len(tensors)}
+        defaults = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in optimizer.defaults.items()
+        }
+        plain = {key: value for key, value in defaults.items() if isinstance(value, (int, float, list))}
+        facts.optimizers[name] = {"class": type(optimizer).__name__, "tensors": len(tensors), "defaults": plain}
     return facts
 
 

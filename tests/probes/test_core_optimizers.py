@@ -232,7 +232,7 @@ def test_clipping_each_parameter_inside_backward_works():
     loss.backward()
     expected = {name: min(p.grad.norm().item(), 0.05) for name, p in twin.named_parameters()}
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    with watch(model, transform=gm.clip.norm(0.05)) as monitor:
+    with watch(model, transform=gm.clip.norm(0.05, per="tensor")) as monitor:
         mse(model(batch(0)[0]), batch(0)[1]).backward()
     moved = {name: ((before[name] - p.detach()).norm() / 0.01).item() for name, p in model.named_parameters()}
     assert moved == pytest.approx(expected, rel=1e-3)

@@ -11,7 +11,8 @@ from torch import nn
 
 import gradmedic as gm
 from gradmedic.names import name_parameters
-from gradmedic.probes.origin import find_backward_origin, find_forward_origin
+from gradmedic.probes.backward_origin import find_backward_origin
+from gradmedic.probes.forward_origin import find_forward_origin
 from gradmedic.probes.slopes import may_be_steep, steep_elements
 
 NAN, INF = float("nan"), float("inf")
@@ -176,7 +177,7 @@ def test_sqrt_at_zero_under_a_loss_scale_is_told_as_what_it_is(start):
 
 
 def test_a_scale_that_is_only_too_high_is_no_origin():
-    """R21: calibration skips steps for overflow, and nothing is blamed for it, steep places that are masked included."""
+    """R21: calibration skips steps for overflow; nothing is blamed for it, steep places that are masked included."""
     monitor = train_in_half(lambda out: (out.float() * 0).relu().sqrt().sum(), init_scale=2.0**40, start=0)
     skipped = [frame.step for frame in monitor.run.frames() if frame.skipped]
     assert skipped[:3] == [0, 1, 2]

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gradmedic.names import name_parameters
-from gradmedic.probes.origin import Origin, find_forward_origin
+from gradmedic.probes.forward_origin import find_forward_origin
+from gradmedic.probes.origin import Origin
 
 NAN, INF = float("nan"), float("inf")
 

@@ -27,7 +27,9 @@ def frame(step, tensors=0, optimizer="adam", **values):
 
 def empty_frame(step=0):
     """A frame of which nothing is known."""
-    names = [name for name in Frame.__dataclass_fields__ if name not in ("step", "optimizer", "time", "tensors")]
+    names = [
+        name for name in Frame.__dataclass_fields__ if name not in ("step", "optimizer", "time", "tensors", "modules")
+    ]
     return Frame(step=step, optimizer="adam", time=0.0, **dict.fromkeys(names))
 
 

@@ -131,7 +131,7 @@ def test_explain(lang):
 
 def test_explain_names_the_nearest():
     with pytest.raises(InputError, match="GM301"):
-        explain("GM310")
+        explain("GM3011")
     with pytest.raises(InputError, match="vanishing-gradient"):
         explain("vanishing")
 

@@ -15,16 +15,17 @@ def test_halt_raises_and_the_step_is_not_made(tmp_path: Path) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     data = batches(5)
-    with gm.watch(
-        model, optimizer, record=tmp_path / "run", transform=gm.guard.breaker(50.0), strict=True
-    ) as monitor:
+    with gm.watch(model, optimizer, record=tmp_path / "run", transform=gm.guard.breaker(50.0), strict=True) as monitor:
         train(model, optimizer, data[:3])
         before = snapshot(model, optimizer)
         with pytest.raises(gm.TrainingHalted, match="step 3: grad_norm above 50"):
             train(model, optimizer, [(data[3][0], data[3][1] * 1e4)])
         assert_same(before, snapshot(model, optimizer))
         frame = monitor.latest
-        assert frame is not None and frame.step == 3 and frame.skipped and (frame.grad_norm or 0) > 50
+        assert frame is not None
+        assert frame.step == 3
+        assert frame.skipped
+        assert (frame.grad_norm or 0) > 50
         run = gm.open_run(tmp_path / "run")
         assert run.steps["step"].to_pylist() == [0, 1, 2, 3]
         assert any(event["kind"] == "halt" and event["step"] == 3 for event in run.events)
@@ -73,7 +74,8 @@ def test_a_callback_is_told_and_training_goes_on() -> None:
         train(model, optimizer, [(good[0], good[1] * 1e4)])
         assert_same(before, snapshot(model, optimizer))
         train(model, optimizer, [good])
-    assert len(told) == 1 and "grad_norm above 50" in told[0]
+    assert len(told) == 1
+    assert "grad_norm above 50" in told[0]
 
 
 def test_stop_ends_the_process_cleanly_with_the_run_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +153,8 @@ def test_in_backward_a_joint_norm_is_refused_and_a_norm_by_tensor_works() -> Non
         moved = [float((one - two.detach()).norm()) for one, two in zip(before, model.parameters(), strict=True)]
         frame = monitor.latest
     assert max(moved) <= 0.01 * 0.02 * (1 + 1e-4)
-    assert frame is not None and frame.clipped
+    assert frame is not None
+    assert frame.clipped
 
 
 @pytest.mark.parametrize(

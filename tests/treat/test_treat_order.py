@@ -34,7 +34,9 @@ def test_ours_comes_first_and_both_are_recorded(theirs: float, backend: str) -> 
             clip()
             optimizer.step()
             frame = monitor.latest
-            assert frame is not None and frame.grad_norm_post is not None and frame.transform_scale is not None
+            assert frame is not None
+            assert frame.grad_norm_post is not None
+            assert frame.transform_scale is not None
             assert raw > 0.1
             assert frame.grad_norm == pytest.approx(raw, rel=1e-6)
             assert frame.transform_scale == pytest.approx(0.1 / raw, rel=1e-4)
@@ -55,7 +57,8 @@ def test_clip_of_some_parameters_finds_all_gradients_treated() -> None:
     with gm.watch(model, optimizer, transform=gm.clip.norm(0.1), strict=True) as monitor:
         train(model, optimizer, batches(1), before_step=clip)
         frame = monitor.latest
-    assert frame is not None and frame.grad_norm_post is not None
+    assert frame is not None
+    assert frame.grad_norm_post is not None
     assert frame.grad_norm_post == pytest.approx(_norm(model), rel=1e-5)
     assert frame.transform_scale == pytest.approx(0.1 / float(frame.grad_norm or 0), rel=1e-5)
 
@@ -98,10 +101,12 @@ def test_element_wise_clips_are_measured_not_guessed() -> None:
         for batch in batches(3):
             train(model, optimizer, [batch])
             frame = monitor.latest
-            assert frame is not None and frame.clipped
+            assert frame is not None
+            assert frame.clipped
             assert frame.grad_norm_post == pytest.approx(_norm(model), rel=1e-6)
             for name, parameter in model.named_parameters():
-                assert parameter.grad is not None and float(parameter.grad.abs().max()) <= 0.01
+                assert parameter.grad is not None
+                assert float(parameter.grad.abs().max()) <= 0.01
                 row = frame.tensors[name]
                 assert row.norm * row.clip_scale == pytest.approx(float(parameter.grad.norm()), rel=1e-5)
 
@@ -195,3 +200,55 @@ def test_another_transforms_state_is_refused() -> None:
         train(model, optimizer, batches(1))
         with pytest.raises(gm.InputError, match="state of this transform"):
             monitor.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("damage", [math.nan, 1e15])
+def test_what_changes_gradients_after_the_scripts_clip_is_decided_about_anew(damage: float, fused: bool) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    data = batches(4)
+    transform = gm.clip.chain(gm.guard.skip_nonfinite(), gm.clip.norm(0.1))
+
+    def clip_and_damage() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        grad = next(iter(model.parameters())).grad
+        assert grad is not None
+        with torch.no_grad():
+            grad[0, 0] = damage
+
+    with gm.watch(model, optimizer, transform=transform, strict=True) as monitor:
+        train(model, optimizer, data[:2])
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        train(model, optimizer, data[2:3], before_step=clip_and_damage)
+        frame = monitor.latest
+        assert frame is not None
+        if math.isnan(damage):
+            assert frame.skipped
+            assert all(torch.equal(one, two) for one, two in zip(before, model.parameters(), strict=True))
+        else:
+            assert _norm(model) == pytest.approx(0.1, rel=1e-5)
+        train(model, optimizer, data[3:])
+        assert monitor.latest is not None
+        assert not monitor.latest.skipped
+    assert all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+
+
+def test_a_halt_in_the_scripts_clip_is_over_once_a_checkpoint_is_loaded() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    good, bad = batches(1)[0], spoiled(batches(1)[0])
+
+    def clip() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    with gm.watch(model, optimizer, transform=gm.guard.skip_nonfinite(1), strict=True) as monitor:
+        train(model, optimizer, [good, good], before_step=clip)
+        saved = monitor.state_dict()
+        train(model, optimizer, [bad], before_step=clip)
+        with pytest.raises(gm.TrainingHalted):
+            train(model, optimizer, [bad], before_step=clip)
+        monitor.load_state_dict(saved)
+        train(model, optimizer, [good], before_step=clip)
+        assert monitor.latest is not None
+        assert not monitor.latest.skipped

@@ -61,7 +61,9 @@ def test_a_skipped_step_leaves_no_trace(name: str, kwargs: dict[str, Any], bad: 
         train(model, optimizer, [spoiled(data[bad])])
         assert_same(before, snapshot(model, optimizer))
         frame = monitor.latest
-        assert frame is not None and frame.skipped and "non-finite" in str(frame.skip_reason)
+        assert frame is not None
+        assert frame.skipped
+        assert "non-finite" in str(frame.skip_reason)
         assert not hasattr(optimizer, "found_inf")
         train(model, optimizer, data[bad:])
     plain = make_model()
@@ -108,7 +110,8 @@ def test_under_a_scaler_a_spike_is_skipped_and_earns_no_growth(fused: bool, back
             frame = monitor.latest
             assert frame is not None
             if at == 30:
-                assert frame.skipped and "spike" in str(frame.skip_reason)
+                assert frame.skipped
+                assert "spike" in str(frame.skip_reason)
                 assert_same(before, snapshot(model, optimizer))
                 assert scaler.get_scale() == 8.0  # 31 steps, of which one was not made
                 assert scaler._get_growth_tracker() == 30
@@ -143,8 +146,10 @@ def test_a_clip_under_a_scaler_without_unscale_uses_true_units(fused: bool) -> N
                 scaler.step(optimizer)
                 scaler.update()
             frame = monitor.latest
-            assert frame is not None and frame.grad_norm_post is not None
-            assert frame.clipped and frame.grad_norm_post <= 0.1 * (1 + 1e-6)
+            assert frame is not None
+            assert frame.grad_norm_post is not None
+            assert frame.clipped
+            assert frame.grad_norm_post <= 0.1 * (1 + 1e-6)
         results.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-7)
 

@@ -22,9 +22,7 @@ def make_model(seed: int = 0) -> nn.Module:
 def batches(count: int, seed: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Inputs and targets of so many steps."""
     generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.randn(16, 6, generator=generator), torch.randn(16, 1, generator=generator)) for _ in range(count)
-    ]
+    return [(torch.randn(16, 6, generator=generator), torch.randn(16, 1, generator=generator)) for _ in range(count)]
 
 
 def spoiled(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

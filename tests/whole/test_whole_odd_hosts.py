@@ -81,7 +81,7 @@ def test_a_model_without_values():
         ({"sinks": [object()]}, "lacks emit, emit_finding, close"),
         ({"sinks": None}, "sinks: expected a list"),
         ({"on_finding": 3}, "on_finding: expected a function"),
-        ({"transform": 3}, "transform: expected a transform"),
+        ({"transform": "norm"}, "transform: expected a transform"),
         ({"record": 3}, "record: expected the path"),
         ({"record": ""}, "record: expected the path"),
         ({"record": "a\0b"}, "record: expected the path"),

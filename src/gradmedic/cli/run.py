@@ -44,7 +44,11 @@ class RunCommand:
         parser.add_argument("--every", type=_positive, default=1, metavar="N", help="full tables every N steps")
         parser.add_argument("--steps", type=_positive, metavar="N", help="end after N optimizer steps, with code 0")
         parser.add_argument(
-            "--modules", action="append", default=[], metavar="auto|off", help="which modules are probed"
+            "--modules",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help="which modules are probed for activations: names with *, auto (default), off",
         )
         parser.add_argument(
             "--clip",
@@ -54,7 +58,7 @@ class RunCommand:
         parser.add_argument(
             "--guard",
             action="store_true",
-            help="skip steps that would ruin the weights, and clip (as recommended, or by --clip)",
+            help="skip steps that would ruin the weights, and clip: zclip, then norm(1.0), or what --clip says",
         )
         parser.add_argument(
             "--limit", action="append", default=[], metavar="[PATTERN=]NORM", help="alarm above a gradient norm"

@@ -129,8 +129,6 @@ def make_transform(options: RunOptions) -> Any:
     Raises:
         InputError: when a description is not one, or what is asked for is not available in this version.
     """
-    if isinstance(options.modules, list):
-        raise InputError('--modules: patterns are not available yet in this version; leave it at "auto", or "off"')
     clip = None if options.clip is None else parse_transform(options.clip)
     return importlib.import_module("gradmedic.guard").default(clip) if options.guard else clip
 

@@ -115,7 +115,7 @@ def _advise_one(
     healthy = np.flatnonzero(leading.usable)
     tried = leading.between(int(healthy[-most:][0]), len(leading))
     ground = _ground(tried, advice.family, entry.get("defaults") or {}, facts.get("parameters") or {})
-    return _judged(advice, ground, _notes(tried, bound, len(healthy)))
+    return _judged(advice, ground, [*_unguarded(series), *_notes(tried, bound, len(healthy))])
 
 
 def _ground(
@@ -201,6 +201,13 @@ def _own_clip(series: NormSeries, usable: Array) -> tuple[float, float, float] |
         return None
     scale = np.nan_to_num(series.scale[usable], nan=1.0)
     return float(values[counts.argmax()]), float((scale < 1).mean()), float(scale.mean())
+
+
+def _unguarded(series: NormSeries) -> Iterator[Note]:
+    """Yield that steps were made with gradients that were not finite, against which no clip helps."""
+    made = int((series.known & ~series.skipped & (series.nonfinite > 0)).sum())
+    if made:
+        yield Note("unguarded", {"n": made})
 
 
 def _notes(tried: NormSeries, bound: Bound, healthy: int) -> Iterator[Note]:

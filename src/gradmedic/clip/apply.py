@@ -93,8 +93,14 @@ def _groups(
 
 
 def _stored(gradient: torch.Tensor) -> torch.Tensor:
-    """Return what a gradient stores; multiplying the parts of a sparse one multiplies their sum."""
-    return gradient._values() if gradient.is_sparse else gradient
+    """Return what a gradient stores; multiplying the parts of a sparse one multiplies their sum.
+
+    Of a complex one the real and imaginary parts: a complex product with a real factor makes NaN of an infinity.
+    """
+    values = gradient._values() if gradient.is_sparse else gradient
+    if not values.is_complex():
+        return values
+    return torch.view_as_real(values.conj() if values.is_conj() else values)  # a real factor does not mind the sign
 
 
 def _fitting(factor: float | torch.Tensor, device: torch.device, dtype: torch.dtype) -> float | torch.Tensor:
@@ -189,7 +195,7 @@ def _moment_limit(moment: torch.Tensor, theta: float, real: torch.dtype) -> torc
 
 def _clamped(values: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
     if values.is_complex():
-        return torch.view_as_complex(_clamped(torch.view_as_real(values), limit).contiguous())
+        return torch.view_as_complex(_clamped(torch.view_as_real(values.resolve_conj()), limit).contiguous())
     within = torch.minimum(torch.maximum(values.to(limit.dtype), -limit), limit).to(values.dtype)
     # An infinity that became a limit would hide an overflow from whoever looks for it next.
     return torch.where(torch.isinf(values), values, within)

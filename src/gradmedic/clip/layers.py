@@ -17,7 +17,7 @@ from gradmedic.clip.operations import Scale
 from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
-from gradmedic.clip.thresholds.base import check_positive
+from gradmedic.clip.thresholds.base import check_threshold
 from gradmedic.errors import InputError
 
 
@@ -204,5 +204,5 @@ def layers(policies: Mapping[str, Any], default: Any = None) -> Layers:
             raise InputError(f"layers: expected a pattern over names, or a kind of module, got {pattern!r}")
         where = f"layers[{pattern!r}]"
         number = isinstance(policy, (int, float)) and not isinstance(policy, bool)
-        read.append((pattern, check_positive(policy, where) if number else as_transform(policy, where)))
+        read.append((pattern, check_threshold(policy, where) if number else as_transform(policy, where)))
     return Layers(tuple(read), None if default is None else as_transform(default, "layers: default"))

@@ -12,7 +12,7 @@ from gradmedic.clip.operations import Scale, UnitScale
 from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State, by_tensor
 from gradmedic.clip.summary import GradientSummary, joint_norm
-from gradmedic.clip.thresholds.base import Constant, as_threshold, check_positive
+from gradmedic.clip.thresholds.base import Constant, as_threshold, check_positive, check_threshold
 from gradmedic.clip.thresholds.param_ratio import ParamRatio
 from gradmedic.errors import InputError
 
@@ -143,11 +143,6 @@ def norm(threshold: Any, *, per: Per = "model", norm_type: float = 2.0) -> NormC
             'per="tensor", or a number or param_ratio with per="unit"'
         )
     return NormClip(chosen, per, check_positive(norm_type, "norm_type"))
-
-
-def check_threshold(value: object, name: str) -> float:
-    """Return a norm threshold as a float; raises InputError if it is not a number > 0."""
-    return check_positive(value, name)
 
 
 __all__ = ["EPSILON", "Constant", "NormClip", "check_threshold", "norm", "scale_to"]

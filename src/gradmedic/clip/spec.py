@@ -92,7 +92,9 @@ def describe_tensors(
         device: where vectors are to live; the first parameter's by default.
     """
     owners = _owners(models)
-    home = device or (parameters[0].device if parameters else torch.device("cpu"))
+    devices = [parameter.device for parameter in parameters if not parameter.is_meta]
+    devices = devices or [parameter.device for parameter in parameters]
+    home = device or (devices[0] if devices else torch.device("cpu"))
     return Spec(
         tuple(
             _describe(parameter, name, owners.get(id(parameter), ()))

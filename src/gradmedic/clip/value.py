@@ -8,7 +8,7 @@ from gradmedic.clip.base import BaseTransform, Decision, Scope
 from gradmedic.clip.operations import Limit
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
-from gradmedic.clip.thresholds.base import check_positive
+from gradmedic.clip.thresholds.base import check_threshold
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,4 @@ def value(limit: float) -> ValueClip:
         >>> value(0.5).limit
         0.5
     """
-    return ValueClip(check_positive(limit, "limit"))
+    return ValueClip(check_threshold(limit, "limit"))

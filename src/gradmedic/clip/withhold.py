@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
-Undo = Callable[[], None]
+
+class Withheld(Protocol):
+    """What was taken away for one step."""
+
+    def put_back(self) -> None:
+        """The step is over."""
+
+    def abandon(self) -> None:
+        """The step never ended (it raised): leave nothing behind that would bind the steps to come."""
 
 
 def honours_found_inf(optimizer: Any) -> bool:
@@ -22,45 +32,85 @@ def honours_found_inf(optimizer: Any) -> bool:
     return all(p in optimizer.state and optimizer.state[p] for p in held)
 
 
-def skip_on_device(optimizer: Any, skip: torch.Tensor) -> Undo:
-    """Let a fused optimizer decide on the device: it makes no step where the flag is set. No host sync.
+@dataclass(slots=True)
+class _Flags:
+    """The flags that are set on one optimizer, and what was there before the first."""
+
+    former: Any
+    flags: list[torch.Tensor] = field(default_factory=list)
+
+
+#: Several monitors may set flags on one optimizer, and take them off in any order.
+_flags: weakref.WeakKeyDictionary[Any, _Flags] = weakref.WeakKeyDictionary()
+
+
+class FlaggedSkip:
+    """Lets a fused optimizer decide on the device: it makes no step where the flag is set. No host sync.
 
     Args:
         optimizer: one that honours `found_inf`.
         skip: 0-d bool.
-
-    Returns:
-        A function that puts `found_inf` back, to be called after the step.
     """
-    missing = object()
-    former = getattr(optimizer, "found_inf", missing)
-    flag = skip.to(torch.float32)
+
+    def __init__(self, optimizer: Any, skip: torch.Tensor) -> None:
+        self._optimizer: weakref.ref[Any] = weakref.ref(optimizer)
+        self.flag = skip.to(torch.float32)
+        held = _flags.get(optimizer)
+        if held is None:
+            held = _flags[optimizer] = _Flags(getattr(optimizer, "found_inf", None))
+        held.flags.append(self.flag)
+        _set(optimizer, held)
+
+    def put_back(self) -> None:
+        """Take the flag off; the last one to go leaves what was there before."""
+        optimizer = self._optimizer()
+        held = None if optimizer is None else _flags.get(optimizer)
+        if held is None:
+            return
+        held.flags = [flag for flag in held.flags if flag is not self.flag]
+        if not held.flags:
+            del _flags[optimizer]
+        _set(optimizer, held)
+
+    def abandon(self) -> None:
+        """Take the flag off."""
+        self.put_back()
+
+
+def _set(optimizer: Any, held: _Flags) -> None:
     # The kernels compare with exactly 1; a scaler's flag, summed over devices, may be 2.
-    optimizer.found_inf = flag if not isinstance(former, torch.Tensor) else torch.maximum(flag, former.clamp(max=1))
+    former = held.former.clamp(max=1) if isinstance(held.former, torch.Tensor) and held.flags else held.former
+    flags = [*held.flags, *([former] if isinstance(former, torch.Tensor) else [])]
+    if held.flags:
+        combined = flags[0]
+        for flag in flags[1:]:
+            combined = torch.maximum(combined, flag)
+        optimizer.found_inf = combined
+    elif held.former is not None:
+        optimizer.found_inf = held.former
+    elif hasattr(optimizer, "found_inf"):
+        del optimizer.found_inf
 
-    def undo() -> None:
-        if former is missing:
-            if hasattr(optimizer, "found_inf"):
-                del optimizer.found_inf
-        else:
-            optimizer.found_inf = former
 
-    return undo
+class DroppedGradients:
+    """Takes the gradients away, so that any optimizer passes the parameters over.
 
-
-def drop_gradients(parameters: Sequence[torch.Tensor]) -> Undo:
-    """Take the gradients away, so that any optimizer passes the parameters over.
-
-    Returns:
-        A function that puts them back, to be called after the step.
+    Args:
+        parameters: those of the optimizer.
     """
-    held = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
-    for parameter, _ in held:
-        parameter.grad = None
 
-    def undo() -> None:
-        for parameter, gradient in held:
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._held = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        for parameter, _ in self._held:
+            parameter.grad = None
+
+    def put_back(self) -> None:
+        """Put the gradients back where there is none."""
+        for parameter, gradient in self._held:
             if parameter.grad is None:
                 parameter.grad = gradient
+        self._held = []
 
-    return undo
+    def abandon(self) -> None:
+        """Forget them: by now the gradients are those of another step."""
+        self._held = []

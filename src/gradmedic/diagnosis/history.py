@@ -123,7 +123,10 @@ class History:
         norm = self._spread(table.column("norm"), at)
         self.counters.add(status, norm, finite=not is_nonfinite(frame) and not frame.nonfinite)
         for name, ring in self._tensors.items():
-            ring.push(norm if name == "norm" else self._spread(table.column(name), at))
+            values = norm if name == "norm" else self._spread(table.column(name), at)
+            if name == "weight_norm" and len(former := ring.window(1)) and np.isnan(values).all():
+                values = former[-1]  # measured every few steps only: weights change slowly
+            ring.push(values)
 
     def _spread(self, values: npt.NDArray[Any], at: Counts | None, fill: float = math.nan) -> npt.NDArray[Any]:
         """Return a frame's column in this history's order; `fill` for tensors that the frame lacks."""

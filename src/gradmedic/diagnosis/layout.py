@@ -77,6 +77,11 @@ def is_norm(fact: ParameterFact) -> bool:
     return bool(_NORM_KIND.search(fact.kind))
 
 
+def is_embedding(name: str, fact: ParameterFact | None) -> bool:
+    """Whether the tensor is an embedding, by its module's class or, failing that, by its name."""
+    return bool(_EMBEDDING_KIND.search(name) or (fact is not None and _EMBEDDING_KIND.search(fact.kind)))
+
+
 def template(name: str) -> str:
     """Return a name with its numbers masked: siblings such as `experts.0.weight` and `experts.7.weight` share it."""
     return _NUMBER.sub("#", name)
@@ -85,7 +90,7 @@ def template(name: str) -> str:
 def _is_matrix(name: str, fact: ParameterFact | None) -> bool:
     if fact is None:
         return _looks_matrix(name)
-    return len(fact.shape) >= 2 and not _EMBEDDING_KIND.search(fact.kind) and not _EMBEDDING_KIND.search(name)
+    return len(fact.shape) >= 2 and not is_embedding(name, fact)
 
 
 def _looks_matrix(name: str) -> bool:

@@ -23,6 +23,14 @@ _PRIOR: dict[str, float] = {
     "GM203": _PRECISION,
     "GM204": _PRECISION,
     "GM205": _PRECISION,
+    "GM206": _PRECISION,
+    "GM404": _SYMPTOM,
+    "GM409": _SYMPTOM,
+    "GM505": _SYMPTOM,
+    "GM509": _SYMPTOM,
+    "GM512": _SYMPTOM,
+    "GM515": _SYMPTOM,
+    "GM411": _OWN,
     "GM412": _OWN,
 }
 _FAMILY: dict[str, float] = {"1": _WIRING, "2": _PRECISION, "3": _FLOW, "4": _OPTIMIZER, "5": _LOSS}

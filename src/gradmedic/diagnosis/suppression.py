@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from gradmedic.diagnosis.finding import Finding, rank_of
 
 _SYMPTOMS = frozenset({"GM301", "GM302", "GM401", "GM403", "GM204"})
+#: Rules whose notes become faults by any harm, whatever has done it.
+_HARM_ONLY = frozenset({"GM303", "GM304", "GM310", "GM311", "GM312", "GM505", "GM506", "GM507", "GM512"})
 #: Operations that make NaN or infinity of ordinary values, when these lie outside their domain.
 DOMAIN_OPERATIONS = frozenset(
     "log log2 log10 log1p sqrt rsqrt div reciprocal acos asin acosh atanh logit norm".split()  # noqa: SIM905
@@ -105,6 +107,41 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM301", "GM106", _always, only="partial"),
     _edge("GM301", "GM205", _always),
     _edge("GM401", "GM101", _not_later, only="zero"),
+    # What keeps weights from moving explains steps that look too small, in all layers or in one.
+    _edge("GM102 GM103 GM104 GM105 GM106 GM111 GM203 GM205 GM206 GM301 GM403", "GM402 GM409", _always),
+    _edge("GM301", "GM203 GM206", _always),
+    _edge("GM203 GM206", "GM106 GM205", _always),
+    _edge("GM403", "GM206", _always),
+    _edge("GM203", "GM101", _always, only="zero"),
+    # Spikes come of steps that are too large; a stale second moment makes them so, and an embedding may lead.
+    _edge("GM107 GM108 GM401", "GM404 GM405 GM406", _not_later),
+    _edge("GM302", "GM404 GM405 GM406", _not_later, of="depth"),
+    _edge("GM405 GM406", "GM404", _always),
+    _edge("GM405", "GM406", _overlap),
+    # A run that has diverged, or has become NaN, makes weights, gradients and losses of any size.
+    _edge("GM201 GM302", "GM407 GM410", _strictly_first),
+    _edge("GM401", "GM410", _strictly_first),
+    # Any step is large beside weights that have been pulled to zero.
+    _edge("GM407", "GM401", _always),
+    # A loss that does not fit, and data out of scale, explain how gradients, steps and predictions look.
+    _edge("GM501 GM502", "GM301 GM303 GM304 GM402 GM403 GM404 GM505 GM507 GM509 GM515", _always),
+    _edge("GM503 GM506 GM507", "GM302 GM401 GM201", _explosion_first),
+    _edge("GM503 GM506 GM507", "GM303 GM304 GM403 GM404 GM405 GM505 GM515", _always),
+    _edge("GM515", "GM402 GM509", _always, of="broadcast"),
+    _edge("GM202", "GM501 GM502 GM505 GM506 GM507 GM509 GM515", _not_later, of="nonfinite constant"),
+    # What keeps a network from learning keeps it at a constant prediction.
+    _edge("GM102 GM103 GM104 GM105 GM106 GM111 GM301 GM402 GM403", "GM509 GM515", _always),
+    _edge("GM303 GM304 GM401 GM302", "GM509 GM515", _not_later),
+    _edge("GM107 GM108", _HARM_ONLY, _always),
+    # Units die, and attention hardens, in steps that are too large; dead and saturated units let no gradient through.
+    _edge("GM401", "GM303 GM304 GM310 GM311 GM312", _not_later),
+    _edge("GM302", "GM303 GM304 GM310 GM505", _not_later, of="depth"),
+    _edge("GM303 GM304", "GM301", _always),
+    _edge("GM303", "GM101 GM106", _always, only="zero partial"),
+    _edge("GM310", "GM311", _always),
+    _edge("GM310 GM311", "GM404 GM405 GM302", _not_later),
+    # Where NaN is the only harm, what was merely odd before it is no cause.
+    _edge("GM201", _HARM_ONLY, _only_harm),
 )
 
 

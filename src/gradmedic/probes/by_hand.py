@@ -41,9 +41,11 @@ class HandUpdates:
         roster: names of the leaves.
         reader: where clip calls leave their readings.
         backend: which statistics backend.
+        active: False where optimizers are given, so that no leaf is ever followed.
     """
 
-    def __init__(self, roster: Roster, reader: GradientReader, backend: Backend) -> None:
+    def __init__(self, roster: Roster, reader: GradientReader, backend: Backend, active: bool = True) -> None:
+        self.active = active
         self._leaves: list[torch.Tensor] = []
         self._holder = _Leaves()
         self._gradients: list[Sentinel] = []
@@ -86,7 +88,8 @@ class HandUpdates:
         return pending
 
     def stop(self) -> None:
-        """An optimizer has been seen: forget what is open."""
+        """An optimizer has been seen: forget what is open, for good."""
+        self.active = False
         self.probe.abandon()
         self._holder.tensors = []
         self._leaves = []

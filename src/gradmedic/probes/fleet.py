@@ -34,6 +34,7 @@ class Fleet:
         self._explicit = optimizers is not None
         self._probes: dict[int, OptimizerProbe] = {}
         self._resumed: dict[str, dict[str, int]] = {}
+        self._names: list[str] = []
         for name, optimizer in (optimizers or {}).items():
             self.add(optimizer, name)
 
@@ -52,6 +53,9 @@ class Fleet:
         known = self.known(optimizer)
         if known is not None:
             return known
+        if not self._explicit:  # a loop that makes a new optimizer every epoch leaves many
+            self._probes = {key: each for key, each in self._probes.items() if each.reference() is not None}
+        self._names.append(name)
         probe = OptimizerProbe(optimizer, name, self._roster, self._reader, self._backend)
         probe.parameters(optimizer)
         self._resume(probe)
@@ -79,7 +83,7 @@ class Fleet:
             return twin
         if self._roster.watches_any(held):
             self._probes.pop(id(optimizer), None)
-            return self.add(optimizer, self.name_by(optimizer, [known.name for known in self.probes]))
+            return self.add(optimizer, self.name_by(optimizer, self._names))
         return None
 
     def counters(self) -> dict[str, dict[str, int]]:

@@ -18,7 +18,7 @@ from gradmedic.clip.matching import match
 from gradmedic.clip.norm import NormClip, scale_to
 from gradmedic.clip.operations import Limit
 from gradmedic.clip.spec import ModuleSpec, Spec, TensorSpec, kinds_of
-from gradmedic.clip.thresholds.base import Constant, check_positive
+from gradmedic.clip.thresholds.base import Constant, check_threshold
 from gradmedic.clip.value import ValueClip
 from gradmedic.errors import InputError
 from gradmedic.names import walk_modules
@@ -79,7 +79,12 @@ class FlowClip:
         def place(output: Any) -> None:
             if not torch.is_grad_enabled() or passive():
                 return
-            for tensor in tensor_leaves(output):
+            try:
+                tensors = list(tensor_leaves(output))
+            except Exception as error:  # outputs of any kind may come
+                self._failed("flow", error)
+                return
+            for tensor in tensors:
                 # A leaf (a parameter that is handed on) keeps its hooks from step to step: never put one there.
                 if tensor.grad_fn is not None and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                     tensor.register_hook(lambda g: self._clip(name, limit, g))  # type: ignore[no-untyped-call]
@@ -148,8 +153,9 @@ def check_flow(flow: Any, models: Mapping[str, nn.Module]) -> dict[str, NormClip
         found = match(str(pattern), spec)
         names = [spec.tensors[at].name for group in found.groups for at in group]
         if not names:
-            known = ", ".join(tensor.name for tensor in spec.tensors[:8])
-            raise InputError(f"flow: the pattern {pattern!r} matches no module; there are: {known or '(none)'}, …")
+            known = [tensor.name for tensor in spec.tensors if tensor.name]
+            listed = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
+            raise InputError(f"flow: the pattern {pattern!r} matches no module; there are: {listed or '(none)'}")
         for name in names:
             if name not in limits or found.rank > limits[name][0]:
                 limits[name] = (found.rank, limit)
@@ -172,7 +178,7 @@ def _limit_of(pattern: Any, given: Any) -> NormClip | ValueClip:
         raise InputError(f"{where}: expected a constant limit such as 1.0 or gm.clip.value(0.1), got {given!r}")
     if hasattr(given, "init"):
         raise InputError(f"{where}: expected a number, gm.clip.norm(number) or gm.clip.value(number), got {given!r}")
-    return NormClip(Constant(check_positive(given, where)))
+    return NormClip(Constant(check_threshold(given, where)))
 
 
 def _modules_as_spec(models: Mapping[str, nn.Module]) -> tuple[Spec, set[str]]:

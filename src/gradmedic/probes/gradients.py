@@ -13,9 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from gradmedic.probes.positions import index_of
 from gradmedic.stats import StatsTable, gradient_stats, norms
 from gradmedic.torch_hooks import ClipCall
 from gradmedic.types import Backend
+
+#: A gradient's address and version counter.
+Version = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -42,14 +46,16 @@ class Reading:
         versions: the gradients' version counters after all that we know of was done to them.
         clips: what was done to them since.
         remeasured: norms of tensors that were changed by something we did not see: position -> 0-d tensor.
+        altered: whether something that is no clip has changed a gradient since.
     """
 
     keys: list[int]
     table: StatsTable | None
     norms: torch.Tensor | None
-    versions: list[int]
+    versions: list[Version]
     clips: list[Clip] = field(default_factory=list)
     remeasured: tuple[list[int], torch.Tensor] | None = None
+    altered: bool = False
 
     def select(self, positions: Sequence[int]) -> Reading:
         """Return the reading of some of its tensors (several optimizers may share one clip call)."""
@@ -71,7 +77,7 @@ class Reading:
                 kept = [places[touched[place]] for place in among]
                 scale = clip.scale
                 if scale is not None and scale.dim():
-                    scale = scale[torch.tensor(among, device=scale.device)]
+                    scale = scale[index_of(among, scale.device)]
                 part.clips.append(replace(clip, positions=None if whole else kept, scale=scale))
         return part
 
@@ -108,10 +114,10 @@ def current_norms(reading: Reading) -> torch.Tensor:
         if clip.positions is None:
             values = values * factor
         else:
-            index = torch.tensor(clip.positions, device=values.device)
+            index = index_of(clip.positions, values.device)
             values[index] = values[index] * factor
     if reading.remeasured is not None:
-        index = torch.tensor(reading.remeasured[0], device=values.device)
+        index = index_of(reading.remeasured[0], values.device)
         values[index] = reading.remeasured[1].to(values.device)
     return values
 
@@ -224,7 +230,7 @@ class GradientReader:
         self._waiting = kept
         return changed
 
-    def _unchanged(self, key: int, version: int) -> bool:
+    def _unchanged(self, key: int, version: Version) -> bool:
         parameter = self._holders[key]()
         return parameter is not None and _version(parameter) == version
 
@@ -262,12 +268,11 @@ class GradientReader:
         return used
 
     def _remeasure(self, reading: Reading, wanted: dict[int, torch.Tensor], divide_by: torch.Tensor | None) -> None:
-        by_value = [clip for clip in reading.clips if clip.clip_value is not None]
-        changed = [
-            position
-            for position, key in enumerate(reading.keys)
-            if key in wanted and (by_value or _version(wanted[key]) != reading.versions[position])
-        ]
+        by_value = any(clip.clip_value is not None for clip in reading.clips)
+        mine = [position for position, key in enumerate(reading.keys) if key in wanted]
+        changed = [at for at in mine if _version(wanted[reading.keys[at]]) != reading.versions[at]]
+        reading.altered = bool(changed)
+        changed = mine if by_value else changed
         present = [(at, gradient) for at in changed if (gradient := wanted[reading.keys[at]].grad) is not None]
         if present:
             values = norms([gradient for _, gradient in present], backend=self._backend)
@@ -275,9 +280,13 @@ class GradientReader:
             reading.remeasured = ([at for at, _ in present], values)
 
 
-def _version(parameter: torch.Tensor) -> int:
+def _version(parameter: torch.Tensor) -> Version:
+    """Return what changes when a gradient is written to, or exchanged for another."""
     gradient = parameter.grad
+    if gradient is None:
+        return (-1, -1)
     try:
-        return -1 if gradient is None else int(gradient._version)
-    except RuntimeError:  # inference tensors keep no version
-        return -1
+        where = gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
+        return where, int(gradient._version)
+    except RuntimeError:  # inference tensors keep no version, wrappers have no address
+        return (id(gradient), -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,17 @@ from gradmedic.facts import InputFact
 
 _MAX_TENSORS = 8
 _MAX_DEPTH = 3
+_MAX_IDS = 2**12
+_MIN_ROWS = 8
+_IDS = (torch.int64, torch.int32, torch.int16)
 
 
 @dataclass(slots=True)
 class InputSample:
-    """One input tensor's statistics as the device left them: [nan, inf, min, max, mean, std]."""
+    """One input tensor's statistics as the device left them: [nan, inf, min, max, mean, std, mode share, features].
+
+    The last two are NaN where they were not measured; see `facts.InputFact`.
+    """
 
     name: str
     step: int
@@ -26,8 +33,11 @@ class InputSample:
 
     def read(self) -> InputFact:
         """Bring the statistics to the host."""
-        nans, infs, low, high, mean, std = self.values.to("cpu").numpy().tolist()
-        return InputFact(self.name, self.step, self.shape, self.dtype, int(nans), int(infs), low, high, mean, std)
+        nans, infs, low, high, mean, std, *more = self.values.to("cpu").numpy().tolist()
+        mode, features = (value if math.isfinite(value) else None for value in more)
+        return InputFact(
+            self.name, self.step, self.shape, self.dtype, int(nans), int(infs), low, high, mean, std, mode, features
+        )
 
 
 def sample_inputs(args: Sequence[Any], kwargs: Mapping[str, Any], step: int) -> list[InputSample]:
@@ -80,4 +90,34 @@ def _statistics(tensor: torch.Tensor) -> torch.Tensor:
     low, high = torch.aminmax(kept)
     nans = torch.isnan(values).sum()
     infs = (~finite).sum() - nans
-    return torch.stack([each.to(wide) for each in (nans, infs, low, high, mean, spread.sqrt())])
+    more = (_mode_share(tensor), _feature_ratio(tensor, kept))
+    return torch.stack([each.to(wide) for each in (nans, infs, low, high, mean, spread.sqrt(), *more)])
+
+
+def _mode_share(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the share of the most frequent value of an integer tensor, estimated on at most 4,096 elements."""
+    if tensor.dtype not in _IDS or tensor.dim() < 2:
+        return torch.full((), math.nan, device=tensor.device)
+    flat = tensor.reshape(-1)
+    sample = flat[:: max(1, -(-flat.numel() // _MAX_IDS))].sort().values
+    # The k-th element behind an equal one belongs to a run of more than k: found by halving, without counting values
+    # (whose number only the device knows).
+    size = sample.numel()
+    run = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    places = torch.arange(size, device=tensor.device)
+    for power in range(size.bit_length() - 1, -1, -1):
+        length = run + (1 << power)
+        behind = places + length
+        same = sample[behind.clamp(max=size - 1)] == sample
+        run = torch.where((same & (behind < size)).any(), length, run)
+    return (run + 1) / size
+
+
+def _feature_ratio(given: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the largest over the smallest spread of a table's columns, constant ones left out."""
+    if not given.is_floating_point() or values.dim() != 2 or values.shape[0] < _MIN_ROWS or values.shape[1] < 2:
+        return torch.full((), math.nan, device=values.device)
+    spread = values.std(0)
+    varied = spread > 0
+    least = torch.where(varied, spread, torch.inf).min()
+    return torch.where(varied.any(), spread.max() / least, torch.nan)

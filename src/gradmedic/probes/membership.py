@@ -60,4 +60,10 @@ def _is_foreign(roster: Roster, parameter: torch.Tensor) -> bool:
 
 
 def _plain(defaults: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in defaults.items() if isinstance(value, (int, float, str, bool))}
+    """Return what can be written down: numbers, flags, texts, and short sequences of numbers such as Adam's betas."""
+    kept = {key: list(value) if isinstance(value, (tuple, list)) else value for key, value in defaults.items()}
+    return {key: value for key, value in kept.items() if isinstance(value, (int, float, str, bool)) or _short(value)}
+
+
+def _short(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= 4 and all(isinstance(each, (int, float)) for each in value)

@@ -27,6 +27,10 @@ from gradmedic.roster import Roster
 from gradmedic.stats import norms
 from gradmedic.types import Backend
 
+#: Weight norms are measured at each of the first steps, and from then on at recorded steps this far apart.
+_EARLY_STEPS = 16
+_WEIGHTS_EVERY = 8
+
 
 @dataclass(slots=True)
 class StepOptions:
@@ -81,6 +85,7 @@ class OptimizerProbe:
         self._direction: tuple[int, torch.Tensor] | None = None
         self._last_end: float | None = None
         self._last_weights: tuple[int, torch.Tensor] | None = None
+        self._weights_measured: int | None = None
         self._open: _OpenStep | None = None
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
@@ -117,6 +122,7 @@ class OptimizerProbe:
         self._names = tuple(names)
         self._sampler = None
         self._direction = None
+        self._weights_measured = None
 
     def begin(
         self, optimizer: Any, options: StepOptions, *, read: bool = True, updated: bool = False
@@ -152,6 +158,7 @@ class OptimizerProbe:
         gradients = [parameter.grad for parameter in parameters]
         present = [at for at, gradient in enumerate(gradients) if gradient is not None and not gradient.is_meta]
         opened.readings = self._read(parameters, present, opened.options)
+        self._suspect_weights(opened)
         if opened.options.sample and opened.options.direction and self._sampler is not None and present:
             opened.direction = self._sampler.read(gradients)
         return opened.readings
@@ -176,7 +183,25 @@ class OptimizerProbe:
             self._direction = None
         opened.views = self._sampler.views(opened.parameters)
         opened.weights = self._sampler.read(opened.parameters, opened.views)
+        if self._weights_due(opened.options):
+            self._measure_weights(opened)
+
+    def _weights_due(self, options: StepOptions) -> bool:
+        """Whether weight norms are to be measured: they take a pass over all weights, and change slowly."""
+        last = self._weights_measured
+        return last is None or self.step < _EARLY_STEPS or (options.keep and self.step - last >= _WEIGHTS_EVERY)
+
+    def _measure_weights(self, opened: _OpenStep) -> None:
         opened.weight_norms = norms(opened.parameters, backend=self._backend)
+        self._weights_measured = self.step
+
+    def _suspect_weights(self, opened: _OpenStep) -> None:
+        """Measure the weights of a step whose gradients are not finite: they may be what is not. On the CPU only."""
+        if opened.weight_norms is not None or opened.views is None or self._backend == "torch":
+            return
+        counts = [reading.nonfinite() for reading, _ in opened.readings]
+        if any(count.device.type == "cpu" and int(count) for count in counts):
+            self._measure_weights(opened)
 
     def _compare_with_last(self, opened: _OpenStep) -> None:
         step, weights = self._last_weights or (-1, None)

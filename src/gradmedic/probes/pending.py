@@ -17,6 +17,7 @@ import torch
 from gradmedic.clip.base import Reason
 from gradmedic.frame import NONE, SEEN, Frame, TensorTable
 from gradmedic.probes.gradients import Clip, Reading
+from gradmedic.probes.module_stats import ModuleSample
 from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
 
 Floats = npt.NDArray[np.float64]
@@ -93,6 +94,7 @@ class PendingFrame:
         full: whether the per-tensor table was measured, and not norms only.
         keep: whether it belongs to the record (otherwise only the flight recorder holds it).
         skips: why the step may have been skipped by a transform.
+        modules: what was measured of modules.
     """
 
     frame: Frame
@@ -107,6 +109,7 @@ class PendingFrame:
     keep: bool = True
     hidden: list[int] = field(default_factory=list)
     logged: dict[str, torch.Tensor] = field(default_factory=dict)
+    modules: list[ModuleSample] = field(default_factory=list)
     skips: tuple[Reason, ...] = ()
     skip_reason_if_found_inf: str = "non-finite gradients under the loss scale"
 
@@ -116,6 +119,7 @@ class PendingFrame:
         readings = [_pack_reading(reading, positions, parcel) for reading, positions in self.readings]
         logged = {name: parcel.add(value) for name, value in self.logged.items()}
         vectors = {name: (parcel.add(values), at) for name, (values, at) in self.vectors.items()}
+        modules = [sample.pack(parcel.add, parcel.get) for sample in self.modules]
         skips = [(parcel.add(reason.flag), reason.text) for reason in self.skips]
 
         def finish() -> Frame:
@@ -135,6 +139,7 @@ class PendingFrame:
             for name, (place, at) in vectors.items():
                 table.put(name, _where(at, table.size), parcel.get(place))
             table.finish(self.frame, self.clip_count)
+            self.frame.modules = tuple(row() for row in modules)
             self.frame.tensors = table.as_tensors(self.names, self.hidden, self.full)
             return self.frame
 

@@ -5,6 +5,8 @@ Where the script clips by itself, ours comes first, on the gradients as they are
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,23 +15,19 @@ import torch
 
 from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
-from gradmedic.clip.apply import apply_operations, touched
+from gradmedic.clip.apply import apply_operations
 from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
 from gradmedic.clip.late import LateFlag
-from gradmedic.clip.operations import Operation, Scale
 from gradmedic.clip.spec import Spec, describe_tensors
 from gradmedic.clip.state import State, export_state, import_state
-from gradmedic.clip.summary import GradientSummary
-from gradmedic.clip.withhold import Undo, drop_gradients, honours_found_inf, skip_on_device
-from gradmedic.probes.gradients import Clip, Reading, current_norms
-from gradmedic.probes.optimizer import OptimizerProbe
+from gradmedic.clip.withhold import DroppedGradients, FlaggedSkip, Withheld, honours_found_inf
 from gradmedic.errors import InputError, TransformError
+from gradmedic.probes.optimizer import OptimizerProbe
+from gradmedic.probes.pending import PendingFrame
+from gradmedic.probes.treated import Readings, note, summarise, visible_gradient, writable_gradient
 from gradmedic.roster import Roster, live_models
-from gradmedic.stats import norms
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
-
-Readings = list[tuple[Reading, list[int]]]
 
 
 @dataclass(slots=True)
@@ -53,8 +51,10 @@ class _Patient:
     state: State
     before: State
     verdict: Verdict | None = None
-    undo: Undo | None = None
+    withheld: Withheld | None = None
+    optimizer: weakref.ref[Any] | None = None
     reasons: tuple[Reason, ...] = ()
+    notes: Mapping[str, torch.Tensor] = field(default_factory=dict)
     late: list[tuple[LateFlag, Halt]] = field(default_factory=list)
 
 
@@ -71,7 +71,7 @@ class Treatment:
 
     def __init__(self, transform: Any, roster: Roster, backend: Backend = "auto") -> None:
         self.host_syncs = 0
-        self.uncredited: list[torch.Tensor] = []
+        self.uncredited: deque[torch.Tensor] = deque(maxlen=16)  # emptied by a scaler's update, if there is one
         self._transform = transform
         self._roster = roster
         self._backend: Backend = backend
@@ -114,14 +114,20 @@ class Treatment:
         if self._transform is None or not readings:
             return None
         patient = self._patient(probe, optimizer)
+        if patient.withheld is not None:  # the step before has raised
+            patient.withheld.abandon()
+            patient.withheld = None
+        if any(reading.altered for reading, _ in readings):
+            self.retract(probe)  # decided about early, and changed since by something that is no clip
         verdict, patient.verdict = patient.verdict, None
         if verdict is None:
             verdict = self._decide(patient, probe, optimizer, readings, loss, loss_scale)
-        if early:
-            patient.verdict = verdict
-        elif verdict.decision.skip is not None:
+        if not early and verdict.decision.skip is not None:
             self._withhold(patient, probe, optimizer, verdict)
-        return self._halt(patient, verdict)
+        halt = self._halt(patient, verdict)
+        if early and (halt is None or callable(halt.on_trip)):
+            patient.verdict = verdict
+        return halt
 
     def _patient(self, probe: OptimizerProbe, optimizer: Any) -> _Patient:
         patient = self._patients.get(probe.name)
@@ -132,20 +138,28 @@ class Treatment:
             admit_in_backward(self._transform)
         parameters = probe.parameters(probe.reference() or optimizer)
         spec = describe_tensors(parameters, probe.names, self._roster.models)
+        self._forget_dead()
         try:
             if not self._checked:
                 check_patterns(self._transform, everything(self._roster))
                 self._checked = True
             state: State = self._transform.init(spec)
+            if patient is not None:  # tensors came or went: what is known of the others stays
+                state = import_state(state, export_state(patient.state, patient.spec.names), spec.names)
+            elif probe.name in self._saved:
+                state = import_state(state, self._saved.pop(probe.name), spec.names)
         except InputError as error:
             raise TransformError(str(error)) from None
-        if patient is not None:  # tensors came or went: what is known of the others stays
-            state = import_state(state, export_state(patient.state, patient.spec.names), spec.names)
-        elif probe.name in self._saved:
-            state = import_state(state, self._saved.pop(probe.name), spec.names)
         patient = _Patient(spec, state, state)
+        patient.optimizer = probe.reference
         self._patients[probe.name] = patient
         return patient
+
+    def _forget_dead(self) -> None:
+        """Drop the patients whose optimizer is gone: a loop that makes a new one every epoch leaves many."""
+        gone = [name for name, patient in self._patients.items() if patient.optimizer and patient.optimizer() is None]
+        for name in gone:
+            del self._patients[name]
 
     def _decide(
         self,
@@ -157,7 +171,7 @@ class Treatment:
         loss_scale: torch.Tensor | None,
     ) -> Verdict:
         parameters = probe.parameters(probe.reference() or optimizer)
-        gradients = [parameter.grad for parameter in parameters]
+        gradients = [visible_gradient(parameter) for parameter in parameters]
         access = Gradients(patient.spec, parameters, gradients, _second_moment_of(optimizer), loss_scale)
         summary = summarise(patient.spec, readings, access, probe.step, loss)
         decision, after = self._transform.update(summary, patient.state)
@@ -165,8 +179,12 @@ class Treatment:
         patient.state = settle(self._transform, patient.state, after, decision.skip)
         skip = self._known(decision.skip)
         verdict = Verdict(decision, skip)
+        patient.notes = {key: torch.as_tensor(value) for key, value in decision.notes.items()}
         if not skip:
-            apply_operations(gradients, decision.operations, on_host=self._on_host(patient.spec), loss_scale=loss_scale)
+            if decision.operations:
+                gradients = [writable_gradient(parameter) for parameter in parameters]
+                on_host = self._on_host(patient.spec)
+                apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
             note(readings, decision, gradients, loss_scale, self._backend)
         return verdict
 
@@ -183,14 +201,14 @@ class Treatment:
         flag = decision.skip
         assert flag is not None
         if skip is None and honours_found_inf(optimizer):
-            patient.undo = skip_on_device(optimizer, flag)
+            patient.withheld = FlaggedSkip(optimizer, flag)
         else:
             if skip is None:  # this optimizer cannot skip by itself: somebody has to know
                 self.host_syncs += 1
                 skip = bool(flag.cpu())
             if skip:
-                patient.undo = drop_gradients(probe.parameters(probe.reference() or optimizer))
-        if patient.undo is not None:
+                patient.withheld = DroppedGradients(probe.parameters(probe.reference() or optimizer))
+        if patient.withheld is not None:
             self.uncredited.append(flag)
             patient.reasons = (*decision.skips, *(Reason(halt.flag, halt.text) for halt in decision.halts))
 
@@ -212,23 +230,40 @@ class Treatment:
                 patient.late.append((LateFlag(halt.flag), halt))
         return tripped
 
-    def reasons(self, probe: OptimizerProbe) -> tuple[Reason, ...]:
-        """Return why the step that was just decided about may be skipped."""
+    def conclude(self, probe: OptimizerProbe, pending: PendingFrame) -> None:
+        """The optimizer has stepped (or passed the step over): say so in its frame, and put back what was taken."""
+        self.describe(probe, pending)
+        self.stepped(probe)
+
+    def describe(self, probe: OptimizerProbe, pending: PendingFrame) -> None:
+        """Say in the step's frame what was decided about it."""
         patient = self._patients.get(probe.name)
-        return () if patient is None else patient.reasons
+        if patient is not None:
+            pending.skips = patient.reasons
+            pending.logged.update(patient.notes)
+            patient.notes = {}
 
     def stepped(self, probe: OptimizerProbe) -> None:
         """The optimizer has stepped (or passed the step over): put back what was taken away for that."""
         patient = self._patients.get(probe.name)
-        if patient is not None and patient.undo is not None:
-            patient.undo()
-            patient.undo, patient.reasons = None, ()
+        if patient is not None and patient.withheld is not None:
+            patient.withheld.put_back()
+            patient.withheld, patient.reasons = None, ()
 
-    def forget_undo(self, probe: OptimizerProbe) -> None:
-        """What was taken away for the step stays so."""
+    def hand_over(self, probe: OptimizerProbe) -> Withheld | None:
+        """Return what was taken away for the step, to whoever will put it back."""
         patient = self._patients.get(probe.name)
-        if patient is not None:
-            patient.undo, patient.reasons = None, ()
+        if patient is None:
+            return None
+        withheld, patient.withheld, patient.reasons = patient.withheld, None, ()
+        return withheld
+
+    def close(self) -> None:
+        """Put back everything that is still taken away: watching ends in the middle of a step."""
+        for patient in self._patients.values():
+            if patient.withheld is not None:
+                patient.withheld.put_back()
+                patient.withheld = None
 
     def retract(self, probe: OptimizerProbe) -> None:
         """The gradients that were decided about early have changed, or are gone: the step decides anew."""
@@ -252,9 +287,19 @@ class Treatment:
         return {**self._saved, **held}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Take over states; those of optimizers not seen yet wait for them."""
+        """Take over states; those of optimizers not seen yet wait for them.
+
+        Raises:
+            InputError: they are another transform's.
+        """
+        if self._transform is not None:
+            for name, saved in states.items():
+                names = sorted(_tensor_names(saved))
+                fresh = self._transform.init(Spec.of_names(names))
+                import_state(fresh, saved, names, f"transform[{name!r}]")
         self._saved = dict(states)
         for name, patient in self._patients.items():
+            patient.verdict = None
             if name in self._saved:
                 fresh = self._transform.init(patient.spec)
                 patient.state = import_state(fresh, self._saved.pop(name), patient.spec.names, f"transform[{name!r}]")
@@ -269,74 +314,13 @@ def _second_moment_of(optimizer: Any) -> Callable[[torch.Tensor], torch.Tensor |
     return read
 
 
-def summarise(
-    spec: Spec, readings: Readings, access: Gradients, step: int, loss: torch.Tensor | None
-) -> GradientSummary:
-    """Return what a transform may know, from what was measured of the gradients already."""
-    if len(readings) == 1 and len(readings[0][1]) == len(spec):
-        reading = readings[0][0]
-        if readings[0][1] == list(range(len(spec))):
-            return _of_reading(spec, reading, access, step, loss)
-    size, home = len(spec), spec.device
-    norm = torch.zeros(size, dtype=torch.float64, device=home)
-    sick = torch.zeros(size, dtype=torch.int64, device=home)
-    seen = torch.zeros(size, dtype=torch.bool, device=home)
-    for reading, positions in readings:
-        index = torch.tensor(positions, device=home)
-        part = _of_reading(spec, reading, access, step, loss)
-        norm[index], sick[index], seen[index] = part.norm.to(home), part.nonfinite.to(home), True
-    return GradientSummary(spec, norm, sick, seen, step, loss, gradients=access)
-
-
-def _of_reading(
-    spec: Spec, reading: Reading, access: Gradients, step: int, loss: torch.Tensor | None
-) -> GradientSummary:
-    norm, table = current_norms(reading), reading.table
-    if table is None:
-        finite = torch.isfinite(norm)
-        norm = torch.where(finite, norm, torch.zeros_like(norm))
-        return GradientSummary(spec, norm, (~finite).long(), None, step, loss, gradients=access)
-    sick = table.nan_count + table.inf_count
-    untouched = not reading.clips and reading.remeasured is None
-    largest = table.max_abs if untouched else None
-    l1 = table.mean_abs * (table.numel - sick) if untouched else None
-    return GradientSummary(spec, norm, sick, None, step, loss, largest, l1, access)
-
-
-def note(
-    readings: Readings,
-    decision: Decision,
-    gradients: list[torch.Tensor | None],
-    loss_scale: torch.Tensor | None,
-    backend: Backend,
-) -> None:
-    """Note in the readings what was done to their gradients; norms follow by arithmetic where they can."""
-    factor = decision.scale
-    changed = {at for operation in decision.operations for at in _changed(operation, gradients)}
-    for reading, positions in readings:
-        own = factor if not factor.dim() else factor[torch.tensor(positions, device=factor.device)]
-        before = current_norms(reading) if changed else None
-        if reading.remeasured is not None:
-            at, values = reading.remeasured
-            mine = own if not own.dim() else own[torch.tensor(at, device=own.device)]
-            reading.remeasured = (at, values * mine.to(values.device))
-        mine_changed = [at for at, position in enumerate(positions) if position in changed]
-        if mine_changed and before is not None:
-            after = norms([g for at in mine_changed if (g := gradients[positions[at]]) is not None], backend=backend)
-            after = after if loss_scale is None else after / loss_scale.double().to(after.device)
-            own = own.expand(len(positions)).clone()
-            index = torch.tensor(mine_changed, device=own.device)
-            former = before[index]
-            ratio = torch.where(former > 0, after.to(former.device) / former, torch.ones_like(former))
-            own[index] = torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
-        flag = None if decision.clipped is None else decision.clipped.double()
-        reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold))
-
-
-def _changed(operation: Operation, gradients: list[torch.Tensor | None]) -> list[int]:
-    if isinstance(operation, Scale):
-        return []
-    return [at for at in touched(operation) if gradients[at] is not None]
+def _tensor_names(saved: Any) -> set[str]:
+    """Return the names of the tensors in a saved state."""
+    if not isinstance(saved, Mapping):
+        return set()
+    columns = saved.get("by_tensor", {})
+    found = {str(name) for column in columns.values() if isinstance(column, Mapping) for name in column}
+    return found.union(*(_tensor_names(part) for part in saved.get("parts", {}).values()))
 
 
 def everything(roster: Roster) -> Spec:
@@ -350,14 +334,3 @@ def everything(roster: Roster) -> Spec:
             entries += [(name, p) for name, p in model.named_parameters() if id(p) not in known]
     names, parameters = [name for name, _ in entries], [parameter for _, parameter in entries]
     return describe_tensors(parameters, names, models)
-
-
-def keep_scale(scaler: Any, skipped: torch.Tensor, scale: torch.Tensor, tracker: torch.Tensor) -> None:
-    """Undo a GradScaler's growth where a step was skipped by a guard; a back-off, which others caused, stays."""
-    now, count = scaler._scale, scaler._growth_tracker
-    if now is None or count is None:
-        return
-    flag = skipped.to(now.device)
-    backed_off = now < scale
-    now.copy_(torch.where(flag, torch.minimum(now, scale), now))
-    count.copy_(torch.where(flag & ~backed_off, tracker, count))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gradmedic.probes.origin import Origin, find_backward_origin
+from gradmedic.probes.backward_origin import find_backward_origin
+from gradmedic.probes.origin import Origin
 
 #: A search reads saved values on the host; calibrating a scaler takes a few withheld steps in good health.
 _MAX_SEARCHES = 8

@@ -20,13 +20,17 @@ _ROWS_AT_ONCE = 1024
 _FRAME_COLUMNS = [name for name in STEPS.names if name != "ordinal"]
 
 
-def frames_of(steps: pa.Table, tensors: pa.Table | None, start: int) -> Iterator[Frame]:
+def frames_of(
+    steps: pa.Table, tensors: pa.Table | None, start: int, modules: pa.Table | None = None
+) -> Iterator[Frame]:
     """Yield the frames of one process in the order of time, from step `start` on.
 
     Args:
         steps, tensors: rows of one process; `tensors` None where it recorded none.
         start: first step index of any optimizer.
+        modules: module rows of the same process, None where it recorded none.
     """
+    probed = _module_rows(modules) if modules is not None else {}
     tables = TableReader(tensors) if tensors is not None else None
     for at in range(0, steps.num_rows, _ROWS_AT_ONCE):
         piece = steps.slice(at, _ROWS_AT_ONCE)
@@ -35,13 +39,28 @@ def frames_of(steps: pa.Table, tensors: pa.Table | None, start: int) -> Iterator
             values = dict(zip(_FRAME_COLUMNS, row, strict=True))
             table = tables.take(values["optimizer"], values["step"]) if tables is not None else None
             if values["step"] >= start:
-                yield _frame(values, table)
+                frame = _frame(values, table)
+                frame.modules = tuple(probed.get((frame.optimizer, frame.step), ()))
+                yield frame
 
 
 def _frame(values: dict[str, Any], table: TensorTable | None) -> Frame:
     values["lrs"] = None if values["lrs"] is None else tuple(values["lrs"])
     values["logged"] = None if values["logged"] is None else dict(values["logged"])
     return Frame(**values, tensors=TensorTable() if table is None else table)
+
+
+def _module_rows(modules: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Return the module rows by optimizer and step; numbers that were not measured are left out."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in modules.to_pylist():
+        key = (str(row.pop("optimizer")), int(row.pop("step")))
+        for other in ("ordinal", "rank", "process"):
+            row.pop(other, None)
+        extra = dict(row.pop("extra", None) or ())
+        kept = {name: value for name, value in row.items() if value is not None}
+        found.setdefault(key, []).append({**kept, "extra": extra})
+    return found
 
 
 class TableReader:

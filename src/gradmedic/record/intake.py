@@ -41,7 +41,9 @@ class Pending:
 class _Held:
     frame: Frame
     ordinal: int
-    written: bool
+    arrived: int
+    written: bool = False
+    lost: bool = False  # counted as dropped already
 
 
 class Intake:
@@ -49,7 +51,7 @@ class Intake:
 
     Args:
         steps, tensors, modules: the policies of the three streams.
-        flight: number of frames with tensor tables that are held.
+        flight: number of frames, and of frames with tensor tables, that are held of each optimizer.
     """
 
     def __init__(self, steps: Thinning, tensors: Thinning, modules: Thinning, flight: int) -> None:
@@ -59,7 +61,9 @@ class Intake:
         #: Bytes of a row on file, which the writer corrects as it learns.
         self.row_bytes: dict[str, float] = {kind: 0.7 * size for kind, size in ROW_BYTES.items()}
         self._thinning = {"steps": steps, "tensors": tensors, "modules": modules}
-        self._flight: deque[_Held] = deque(maxlen=max(1, flight))
+        self._length = max(1, flight)
+        self._flight: dict[str, deque[_Held]] = {}
+        self._rows: dict[str, deque[_Held]] = {}
         self._pending = Pending()
         self._step_counts: Counter[str] = Counter()
         self._table_counts: Counter[str] = Counter()
@@ -72,10 +76,14 @@ class Intake:
             self.added += 1
             ordinal = self._step_counts[frame.optimizer]
             self._step_counts[frame.optimizer] = ordinal + 1
-            if self._thinning["steps"].admit(frame.step, ordinal, int(self.row_bytes["steps"])):
+            written = self._thinning["steps"].admit(frame.step, ordinal, int(self.row_bytes["steps"]), frame.optimizer)
+            if written:
                 self._add_row(self._pending.steps, (frame, ordinal))
+            self._hold(self._rows, _Held(frame, ordinal, self.added, written))
             if tensors:
                 self._take_table(frame, keep)
+            if frame.modules:
+                self._take_modules(frame)
             return len(self._pending)
 
     def event(self, kind: str, line: bytes) -> int:
@@ -103,20 +111,28 @@ class Intake:
                     self._add_row(self._pending.modules, (row, ordinal))
             return len(self._pending)
 
+    def _take_modules(self, frame: Frame) -> None:
+        ordinal, self._module_count = self._module_count, self._module_count + 1
+        if self._thinning["modules"].admit(frame.step, ordinal, int(len(frame.modules) * self.row_bytes["modules"])):
+            for row in frame.modules:
+                self._add_row(
+                    self._pending.modules, ({**row, "step": frame.step, "optimizer": frame.optimizer}, ordinal)
+                )
+
     def dump(self) -> None:
         """Hand over the held tables that were not written, and guard all held steps."""
         with self.lock:
             self.added += 1
             ranges: dict[str, tuple[int, int]] = {}
-            for held in self._flight:
+            for held in self._tables():
                 low, high = ranges.get(held.frame.optimizer, (held.frame.step, held.frame.step))
                 ranges[held.frame.optimizer] = min(low, held.frame.step), max(high, held.frame.step)
             for low, high in ranges.values():
                 for thinning in self._thinning.values():
                     thinning.guard(low, high + 1)
-            for held in self._flight:
+            for held in self._tables():
                 if not held.written:
-                    held.written = self._offer(held.frame, held.ordinal)
+                    self._offer(held)
 
     def protect(self, step: int) -> None:
         """Guard the surroundings of a step in all streams; held tables of them that were thinned out are written."""
@@ -124,9 +140,24 @@ class Intake:
             self.added += 1
             for thinning in self._thinning.values():
                 thinning.protect(step)
-            for held in self._flight:
+            for held in self._tables():
                 if held.ordinal >= 0 and not held.written and self._thinning["tensors"].guarded(held.frame.step):
-                    held.written = self._offer(held.frame, held.ordinal)
+                    self._offer(held)
+
+    def finish(self) -> None:
+        """The run ends: hand over what is held of its last steps and was thinned out, in the order in which it came."""
+        with self.lock:
+            rows, tables = self._thinning["steps"].tail(), self._thinning["tensors"].tail()
+            for held in self._in_order(self._rows):
+                if not held.written and held.frame.step in rows:
+                    held.written = True
+                    self.added += 1
+                    self._add_row(self._pending.steps, (held.frame, held.ordinal))
+            for held in self._tables():
+                late = held.ordinal >= 0 and held.frame.step in tables
+                if late and not held.written and not held.lost:
+                    self.added += 1
+                    self._add_table(held)
 
     def take(self) -> tuple[Pending, int]:
         """Return all that waits, and the count of everything that was handed in until now."""
@@ -139,22 +170,39 @@ class Intake:
         if keep:
             ordinal = self._table_counts[frame.optimizer]
             self._table_counts[frame.optimizer] = ordinal + 1
-        self._flight.append(_Held(frame, ordinal, keep and self._offer(frame, ordinal)))
+        held = _Held(frame, ordinal, self.added)
+        if keep:
+            self._offer(held)
+        self._hold(self._flight, held)
 
-    def _offer(self, frame: Frame, ordinal: int) -> bool:
-        rows = len(frame.tensors.names)
-        if not self._thinning["tensors"].admit(frame.step, ordinal, int(rows * self.row_bytes["tensors"])):
-            return False
-        size = rows * ROW_BYTES["tensors"]
-        if frame.tensors.log2_hist is not None:
-            size += frame.tensors.log2_hist.nbytes
-        waiting = self._pending
+    def _hold(self, held: dict[str, deque[_Held]], newest: _Held) -> None:
+        held.setdefault(newest.frame.optimizer, deque(maxlen=self._length)).append(newest)
+
+    def _tables(self) -> list[_Held]:
+        return self._in_order(self._flight)
+
+    @staticmethod
+    def _in_order(held: dict[str, deque[_Held]]) -> list[_Held]:
+        return sorted((each for of_one in held.values() for each in of_one), key=lambda each: each.arrived)
+
+    def _offer(self, held: _Held) -> None:
+        frame = held.frame
+        size = int(len(frame.tensors.names) * self.row_bytes["tensors"])
+        if self._thinning["tensors"].admit(frame.step, held.ordinal, size, frame.optimizer):
+            self._add_table(held)
+
+    def _add_table(self, held: _Held) -> None:
+        table, waiting = held.frame.tensors, self._pending
+        size = len(table.names) * ROW_BYTES["tensors"]
+        if table.log2_hist is not None:
+            size += table.log2_hist.nbytes
         if waiting.table_bytes + size > _WAITING_BYTES and len(waiting.tensors) >= _WAITING_TABLES:
             self.dropped += 1
-            return False
+            held.lost = True
+            return
         waiting.table_bytes += size
-        waiting.tensors.append((frame, ordinal))
-        return True
+        waiting.tensors.append((held.frame, held.ordinal))
+        held.written = True
 
     def _add_row(self, rows: list[Any], row: Any) -> None:
         if len(rows) >= _WAITING_ROWS:

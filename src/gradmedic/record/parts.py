@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gradmedic.record.arrays import TEXT, booleans, codes_of, constant, starts_of_groups, text_column, texts, to_numpy
 from gradmedic.record.layout import RUN_FILE, PartName, parse_name
+from gradmedic.record.ordering import in_order
 from gradmedic.record.schema import SCHEMAS
 from gradmedic.record.segments import ordinals_of
 from gradmedic.record.store import Store
@@ -175,6 +176,8 @@ def _joined(parts: list[_Part], kind: str, rank: int, process: str) -> pa.Table:
     table = pa.concat_tables(tables).unify_dictionaries()
     if len(tables) > 1:
         table = _without_repeats(table, [piece.num_rows for piece in tables])
+    if kind == "steps":
+        table = in_order(table)
     rows = table.num_rows
     ranks = constant(np.int16(rank), rows, pa.int16())
     processes = text_column(np.zeros(rows, dtype=np.int32), texts([process]))

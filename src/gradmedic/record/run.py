@@ -167,9 +167,9 @@ class Run:
             start: leave out steps with a lower index.
             rank: by default the lowest that has steps.
         """
-        steps, tensors = self._by_process("steps"), self._by_process("tensors")
+        steps, tensors, modules = (self._by_process(kind) for kind in ("steps", "tensors", "modules"))
         for key in self._processes(rank):
-            yield from frames_of(steps[key], tensors.get(key), start)
+            yield from frames_of(steps[key], tensors.get(key), start, modules.get(key))
 
     def clip_advice(self, *, steps: int = 5000) -> ClipAdvice:
         """Return what several ways of clipping would have done to this run, and which one is recommended.

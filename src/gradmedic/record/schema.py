@@ -76,6 +76,12 @@ MODULES = pa.schema(
         ("call", pa.int64()),
         ("leaf", TEXT),
         *((column, _tensor_type(column)) for column in (*COUNT_COLUMNS, *MOMENT_COLUMNS)),
+        ("rms", pa.float64()),
+        ("saturated_frac", pa.float64()),
+        ("units", pa.float64()),
+        ("inactive_units", pa.float64()),
+        ("batches", pa.float64()),
+        ("extra", _LOGGED),
         ("ordinal", pa.int64()),
     ]
 )

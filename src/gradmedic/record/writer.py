@@ -28,6 +28,9 @@ FLUSH_SECONDS, FLUSH_FRAMES = 1.0, 64
 _STEPS_PART, _MODULES_PART, _EVENTS_PART, _KEY_EVENTS_PART = 1 / 8, 1 / 16, 1 / 16, 1 / 4
 #: Of each part, what guarded steps may take.
 _GUARDED_PART = 3 / 8
+#: Scalars of the first and the last steps, and of those around a finding, fit in so many bytes, which small budgets
+#: spare for them as far as a quarter goes.
+_ENOUGH_FOR_STEPS = 64 << 10
 _SEGMENTS_OF_A_PART = 16
 _SMALLEST_SEGMENT = 16 * 1024
 _LARGEST_BATCH = 8 << 20
@@ -60,9 +63,10 @@ class Writer:
         self._lazy_end = lazy_end
         self._streams: dict[str, SegmentedStream] = {}
         thinnings = {}
-        for kind, part in (("steps", _STEPS_PART), ("modules", _MODULES_PART), ("tensors", 1.0)):
-            thinnings[kind] = Thinning(int(budget * part * _GUARDED_PART))
-            segment = max(int(budget * part / _SEGMENTS_OF_A_PART), min(_SMALLEST_SEGMENT, int(budget * part / 4)))
+        parts = {"steps": _steps_part(budget), "modules": int(budget * _MODULES_PART), "tensors": budget}
+        for kind, part in parts.items():
+            thinnings[kind] = Thinning(int(part * _GUARDED_PART))
+            segment = max(part // _SEGMENTS_OF_A_PART, min(_SMALLEST_SEGMENT, part // 4))
             prefix = part_name(kind, rank, process).rsplit(".", 1)[0]
             self._streams[kind] = SegmentedStream(store, SCHEMAS[kind], prefix, thinnings[kind], segment)
         self.intake = Intake(flight=flight, **thinnings)
@@ -118,6 +122,7 @@ class Writer:
             if self.closed:
                 return
             if not self._lazy_end or self.intake.added:
+                self.intake.finish()
                 self.intake.event("end", _line(self._end_event(reason)))
             self.closed = True
         self._wake.set()
@@ -177,7 +182,7 @@ class Writer:
     def _write(self, pending: Pending) -> None:
         events_limit = int(self._limit * _EVENTS_PART)
         self._guarded(len(pending.events), lambda: self._write_events(pending.events, events_limit))
-        self._write_rows("steps", pending.steps, self._rows.steps, int(self._limit * _STEPS_PART))
+        self._write_rows("steps", pending.steps, self._rows.steps, _steps_part(self._limit))
         self._write_rows("modules", pending.modules, self._rows.modules, int(self._limit * _MODULES_PART))
         others = self._events_bytes + self._streams["steps"].size + self._streams["modules"].size
         for group in self._groups(pending.tensors):
@@ -263,6 +268,10 @@ class Writer:
             if parts is not None and parts.kind != "run":
                 processes.add(parts.process)
         self._limit = max(self._budget // len(processes), self._budget - foreign)
+
+
+def _steps_part(budget: int) -> int:
+    return max(int(budget * _STEPS_PART), min(_ENOUGH_FOR_STEPS, budget // 4))
 
 
 def _line(event: dict[str, Any]) -> bytes:

@@ -114,6 +114,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "latest": "The latest {n} of {all:healthy step|healthy steps} were tried.",
         "no_tables": "There are too few per-tensor tables to try methods by tensor; record with every=1.",
         "few_tables": "Methods by tensor were tried on the {n:step|steps} of {all} that have per-tensor tables.",
+        "unguarded": "{n:step was|steps were} made with gradients that are not finite. No clip helps against that: add "
+        "--guard (gm.guard.default), which skips such steps, and let gradmedic diagnose say where they come from.",
         "left_out": "Not tried, since they need the gradients or the weights themselves: {methods}.",
         "replay": "This is a replay of recorded norms: after the first step that a method changes, the true run "
         "would have gone another way. gm.clip.dry_run(...) tries one while training.",
@@ -163,6 +165,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "latest": "{all} 个健康步中试算了最近的 {n} 步。",
         "no_tables": "逐张量的表太少，无法试算逐张量的方法；请用 every=1 记录。",
         "few_tables": "逐张量的方法只在 {all} 步中有逐张量表的 {n} 步上试算。",
+        "unguarded": "有 {n} 步在梯度含 NaN 或 Inf 时照常更新。裁剪对此无效：请加上 --guard（gm.guard.default），"
+        "它会跳过这些步；来源见 gradmedic diagnose。",
         "left_out": "未试算（需要梯度或权重本身）：{methods}。",
         "replay": "这是对已记录范数的重放：方法一旦改变某一步，真实的训练就会走上另一条路。gm.clip.dry_run(...) 可以"
         "在训练中试用。",

@@ -47,7 +47,7 @@ class SpikeClip(BaseTransform):
 def _exceeds(values: torch.Tensor, moment: torch.Tensor, theta: float) -> torch.Tensor:
     """Return where an element will be clamped; complex ones are looked at by their parts, as Adam treats them."""
     if values.is_complex():
-        values, moment = torch.view_as_real(values), torch.view_as_real(moment)
+        values, moment = torch.view_as_real(values.resolve_conj()), torch.view_as_real(moment)
     square = values.square()
     return (moment > 0) & (square > theta * moment.double()) & torch.isfinite(square)
 

@@ -69,7 +69,7 @@ class Scheduled(Stateless):
 
     def value(self, signal: torch.Tensor, state: State, summary: GradientSummary) -> torch.Tensor:
         """Return what the function says for this step."""
-        return torch.full_like(signal, check_positive(self.function(summary.step), f"threshold({summary.step})"))
+        return torch.full_like(signal, check_threshold(self.function(summary.step), f"threshold({summary.step})"))
 
 
 class Adaptive:
@@ -95,13 +95,13 @@ def as_threshold(given: Any) -> Any:
             f"got the transform {given!r}; put transforms one after the other with gm.clip.chain"
         )
     if callable(given) and not isinstance(given, type):
-        check_positive(given(0), "threshold(0)")
+        check_threshold(given(0), "threshold(0)")
         return Scheduled(given)
-    return Constant(check_positive(given, "threshold"))
+    return Constant(check_threshold(given, "threshold"))
 
 
-def check_positive(value: object, name: str) -> float:
-    """Return a threshold as a float.
+def check_positive(value: object, name: str, hint: str = "") -> float:
+    """Return a number > 0 as a float; the hint ends the message.
 
     Raises:
         InputError: if it is not a number > 0.
@@ -111,11 +111,17 @@ def check_positive(value: object, name: str) -> float:
     except (TypeError, ValueError):
         raise InputError(f"{name}: expected a number > 0, got {value!r}") from None
     if math.isnan(number) or number <= 0:
-        raise InputError(
-            f"{name}: expected a number > 0, got {value!r}; a negative threshold would reverse the gradients and 0 "
-            "would erase them. Leave the clip out, or pass math.inf to measure only"
-        )
+        raise InputError(f"{name}: expected a number > 0, got {value!r}{hint}")
     return number
+
+
+def check_threshold(value: object, name: str) -> float:
+    """Return a limit of gradients as a float; raises InputError if it is not a number > 0."""
+    hint = (
+        "; a negative threshold would reverse the gradients and 0 would erase them. Leave the clip out, or pass "
+        "math.inf to measure only"
+    )
+    return check_positive(value, name, hint)
 
 
 def check_count(value: object, name: str, least: int = 1) -> int:

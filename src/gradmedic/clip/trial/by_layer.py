@@ -73,7 +73,8 @@ def layer_effects(done: Replay, series: NormSeries, usable: Array, groups: Group
     for name, places in groups.items():
         mine, there = factors[:, places], seen[:, places]
         if there.any():
-            clipped = ((mine < 1) & there).any(axis=1)[there.any(axis=1)]
+            present = np.asarray(there.any(axis=1))
+            clipped = ((mine < 1) & there)[present].any(axis=1)
             effects[name] = (float(clipped.mean()), float(mine[there].mean()))
     return effects
 

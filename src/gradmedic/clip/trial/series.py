@@ -50,7 +50,8 @@ class NormSeries:
     def usable(self) -> Array:
         """Which steps were made with a gradient that is finite and not zero, bool [S]."""
         above = np.isfinite(self.norm) & (np.nan_to_num(self.norm) > 0)
-        return self.known & ~self.skipped & above & (self.nonfinite == 0)
+        usable: Array = self.known & ~self.skipped & above & (self.nonfinite == 0)
+        return usable
 
     def between(self, start: int, stop: int) -> NormSeries:
         """Return the steps at places start to stop - 1."""
@@ -105,11 +106,15 @@ class _Collector:
         tensors, counts, seen = np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape, bool)
         for at, (places, norms, nonfinite, there) in enumerate(self.tables):
             tensors[at, places], counts[at, places], seen[at, places] = norms, nonfinite, there
-        whole = [column.astype(np.int64) for column in (step, sick, row)]
-        flags = [column > 0 for column in (known, skipped)]
-        scalars = (norm, lr, loss, scale, threshold)
-        names = tuple(self.columns)
-        return NormSeries(self.optimizer, whole[0], *scalars, *flags, whole[1], names, whole[2], tensors, counts, seen)
+        whole = {"step": step, "nonfinite": sick, "row": row}
+        flags = {"known": known, "skipped": skipped}
+        parts: dict[str, Array] = {
+            **{name: column.astype(np.int64) for name, column in whole.items()},
+            **{name: column > 0 for name, column in flags.items()},
+            **dict(zip(("norm", "lr", "loss", "scale", "threshold"), (norm, lr, loss, scale, threshold), strict=True)),
+            **dict(zip(("tensors", "sick", "seen"), (tensors, counts, seen), strict=True)),
+        }
+        return NormSeries(self.optimizer, names=tuple(self.columns), **parts)
 
 
 def collect(frames: Iterable[Frame]) -> list[NormSeries]:

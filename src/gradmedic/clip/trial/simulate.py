@@ -119,7 +119,7 @@ class _Feed:
         seen = None if self.seen is None else self.seen[at]
         loss = self.losses[at]
         known = None if bool(torch.isnan(loss)) else loss
-        return GradientSummary(self.spec, self.norms[at], self.sick[at], seen, self.steps[at], known)
+        return GradientSummary(self.spec, self.norms[at], self.sick[at], seen=seen, step=self.steps[at], loss=known)
 
 
 def _at_once(transform: NormClip, series: NormSeries) -> Replay:

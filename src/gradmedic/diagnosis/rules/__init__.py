@@ -5,23 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradmedic.diagnosis.draft import Rule
+from gradmedic.diagnosis.rules.attention_entropy import AttentionEntropy
+from gradmedic.diagnosis.rules.attention_logits import AttentionLogits
 from gradmedic.diagnosis.rules.bad_input import BadInput
+from gradmedic.diagnosis.rules.constant_prediction import ConstantPrediction
+from gradmedic.diagnosis.rules.dead_units import DeadUnits
 from gradmedic.diagnosis.rules.detached_graph import DetachedGraph
+from gradmedic.diagnosis.rules.embedding_led_spike import EmbeddingLedSpike
+from gradmedic.diagnosis.rules.epsilon_dominates import EpsilonDominates
 from gradmedic.diagnosis.rules.exploding_gradient import ExplodingGradient
+from gradmedic.diagnosis.rules.false_convergence import FalseConvergence
+from gradmedic.diagnosis.rules.fp16_underflow import Fp16Underflow
 from gradmedic.diagnosis.rules.frozen_model import FrozenModel
+from gradmedic.diagnosis.rules.gan_imbalance import GanImbalance
+from gradmedic.diagnosis.rules.graph_leak import GraphLeak
+from gradmedic.diagnosis.rules.high_initial_loss import HighInitialLoss
 from gradmedic.diagnosis.rules.learning_rate_too_high import LearningRateTooHigh
+from gradmedic.diagnosis.rules.learning_rate_too_low import LearningRateTooLow
 from gradmedic.diagnosis.rules.limit_exceeded import LimitExceeded
 from gradmedic.diagnosis.rules.loss_scale_collapse import LossScaleCollapse
+from gradmedic.diagnosis.rules.loss_scales_with_batch import LossScalesWithBatch
 from gradmedic.diagnosis.rules.lost_updates import LostUpdates
 from gradmedic.diagnosis.rules.misplaced_clip import MisplacedClip
 from gradmedic.diagnosis.rules.missing_zero_grad import MissingZeroGrad
 from gradmedic.diagnosis.rules.no_op_step import NoOpStep
 from gradmedic.diagnosis.rules.nonfinite import NonFinite
 from gradmedic.diagnosis.rules.not_in_optimizer import NotInOptimizer
+from gradmedic.diagnosis.rules.output_collapse import OutputCollapse
+from gradmedic.diagnosis.rules.output_logit_drift import OutputLogitDrift
+from gradmedic.diagnosis.rules.output_range_mismatch import OutputRangeMismatch
 from gradmedic.diagnosis.rules.over_clipping import OverClipping
+from gradmedic.diagnosis.rules.overfit import Overfit
+from gradmedic.diagnosis.rules.padding_dominates import PaddingDominates
+from gradmedic.diagnosis.rules.probabilities_as_logits import ProbabilitiesAsLogits
+from gradmedic.diagnosis.rules.saturated_units import SaturatedUnits
+from gradmedic.diagnosis.rules.spikes import Spikes
 from gradmedic.diagnosis.rules.stale_optimizer import StaleOptimizer
+from gradmedic.diagnosis.rules.stale_second_moment import StaleSecondMoment
+from gradmedic.diagnosis.rules.target_scale import TargetScale
+from gradmedic.diagnosis.rules.unnormalized_input import UnnormalizedInput
 from gradmedic.diagnosis.rules.unused_parameter import UnusedParameter
 from gradmedic.diagnosis.rules.vanishing_gradient import VanishingGradient
+from gradmedic.diagnosis.rules.weight_decay_dominates import WeightDecayDominates
 from gradmedic.diagnosis.rules.zero_learning_rate import ZeroLearningRate
 from gradmedic.errors import InputError
 
@@ -35,14 +60,39 @@ RULES: tuple[type[Rule], ...] = (
     MissingZeroGrad,
     MisplacedClip,
     ZeroLearningRate,
+    GraphLeak,
     NonFinite,
     BadInput,
+    Fp16Underflow,
     LossScaleCollapse,
     LostUpdates,
+    EpsilonDominates,
     VanishingGradient,
     ExplodingGradient,
+    DeadUnits,
+    SaturatedUnits,
+    AttentionLogits,
+    AttentionEntropy,
+    OutputLogitDrift,
     LearningRateTooHigh,
+    LearningRateTooLow,
     OverClipping,
+    Spikes,
+    StaleSecondMoment,
+    EmbeddingLedSpike,
+    WeightDecayDominates,
+    FalseConvergence,
+    GanImbalance,
+    Overfit,
+    ProbabilitiesAsLogits,
+    OutputRangeMismatch,
+    LossScalesWithBatch,
+    HighInitialLoss,
+    UnnormalizedInput,
+    TargetScale,
+    ConstantPrediction,
+    PaddingDominates,
+    OutputCollapse,
     LimitExceeded,
 )
 

@@ -1,0 +1,81 @@
+"""GM310 attention-logits: products of queries and keys so large that attention becomes a hard choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.gated import still_harmed
+from gradmedic.diagnosis.module_rows import RowMemory, Series, recent
+from gradmedic.diagnosis.view import View
+from gradmedic.types import Severity
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Largest logit."""
+
+    notice: float = 1e3
+    fault: float = 1e4
+    """Wortsman et al. 2023 (arXiv 2309.14322): every configuration above it diverged."""
+
+
+class AttentionLogits:
+    """The largest attention logit of the sampled steps."""
+
+    code = "GM310"
+    name = "attention-logits"
+    kind: Kind = "symptom"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._rows = RowMemory(["attention"])
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look at sampled steps, and at the end."""
+        if not self._rows.take(view):
+            return
+        limit = self.thresholds.notice
+        high = [
+            series
+            for series in self._rows.series(view, "attention")
+            if any(value > limit for value in recent(series, "max_logit", 1))
+        ]
+        if high:
+            yield self._draft(view, sorted(high, key=lambda series: -series[-1].get("max_logit")))
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when the loss falls after all, where it rested on that."""
+        return finding.severity == "error" or still_harmed(finding, view)
+
+    def _draft(self, view: View, high: list[Series]) -> Draft:
+        limits, worst = self.thresholds, high[0]
+        value = worst[-1].get("max_logit")
+        fault = value > limits.fault
+        severity: Severity = "error" if fault else ("warning" if view.harm else "info")
+        unscaled = worst[-1].get("unscaled") > 0
+        return Draft(
+            severity=severity,
+            confidence=0.9 if fault else 0.7,
+            step=next(row.step for row in worst if row.get("max_logit") > limits.notice),
+            where=_modules(high),
+            evidence=(
+                Evidence("largest attention logit", value, limits.fault if fault else limits.notice),
+                Evidence("largest attention logit, first sample", worst[0].get("max_logit")),
+            ),
+            params={
+                "value": value,
+                "first": worst[0].get("max_logit"),
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+                "unscaled": "@not_divided" if unscaled else "",
+            },
+        )
+
+
+def _modules(series: list[Series]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each[-1].module for each in series if each[-1].module))

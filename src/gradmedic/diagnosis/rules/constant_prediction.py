@@ -1,0 +1,89 @@
+"""GM509 constant-prediction: nearly every sample gets the same class, and the loss is that of guessing by frequency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, no_better_than_constant, recent
+from gradmedic.diagnosis.view import View
+
+_KINDS = ("cross_entropy", "bce", "bce_with_logits")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """rules.md: more than 95 % of the predictions in one class, at the loss of the prior."""
+
+    top_share: float = 0.95
+    loss_share: float = 0.95
+    """Part of the entropy of the labels from which on nothing is learned."""
+    samples: int = 3
+    """Sampled steps in a row (every network begins like this)."""
+    after: int = 100
+    """Steps before which it is a slow start."""
+    entropy: float = 0.02
+    """Labels with less entropy (nats) than this hardly differ: 0.3 % of a second class."""
+    labels: int = 200
+    """Labels seen before their entropy is known."""
+    imbalance: float = 0.9
+    """Share of the largest class from which on imbalance is the likely cause (rules.md: one in ten)."""
+
+
+class ConstantPrediction:
+    """Predictions and loss of the sampled steps."""
+
+    code = "GM509"
+    name = "constant-prediction"
+    kind: Kind = "symptom"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._rows = RowMemory(["loss"])
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look at sampled steps, and at the end."""
+        if self._rows.take(view):
+            for series in self._rows.series(view, "loss"):
+                if series[-1].leaf in _KINDS and not series[-1].get("weighted") > 0:
+                    yield from self._judge(view, series)
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when the loss falls below that of a constant after all: some networks start very slowly."""
+        return not self._rows.learned(view, finding)
+
+    def _judge(self, view: View, series: Series) -> Iterator[Draft]:
+        limits, last = self.thresholds, series[-1]
+        if last.step < limits.after or not self._labels_differ(last):
+            return
+        shares = recent(series, "top_share", limits.samples)
+        ratio = no_better_than_constant(series, limits.samples, limits.loss_share)
+        if ratio is None or len(shares) < limits.samples or min(shares) <= limits.top_share:
+            return
+        largest = median(recent(series, "label_share", limits.samples) or [0.0])
+        yield Draft(
+            severity="warning",
+            confidence=0.8,
+            step=next((row.step for row in series if row.get("top_share") > limits.top_share), last.step),
+            where=(last.module,) if last.module else (),
+            evidence=(
+                Evidence("share of the class predicted most often", min(shares), limits.top_share),
+                Evidence("loss over that of the best constant", ratio, limits.loss_share),
+                Evidence("share of the most frequent label", largest, limits.imbalance),
+            ),
+            params={
+                "share": 100 * min(shares),
+                "loss": last.get("loss"),
+                "prior": last.get("baseline"),
+                "largest": 100 * largest,
+            },
+            variant="imbalance" if largest > limits.imbalance else "",
+            key=last.module,
+        )
+
+    def _labels_differ(self, row: SampledRow) -> bool:
+        return row.get("baseline") > self.thresholds.entropy and row.get("labels_seen") >= self.thresholds.labels

@@ -1,0 +1,145 @@
+"""GM303 dead-units: units of a rectified layer that are zero for every sample, so that nothing can revive them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.gated import still_harmed
+from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series
+from gradmedic.diagnosis.view import View
+from gradmedic.types import Severity
+
+#: Where the units of a layer are looked for, the most direct evidence first.
+_KINDS = ("activation", "output", "grad_output")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """rules.md: more than half of the units dead, with harm; 95 % without."""
+
+    share: float = 0.5
+    """SageMaker Debugger, TheDeepChecker: 50 % of a layer. Without a harm gate 36 % of healthy runs are flagged."""
+    severe: float = 0.95
+    batches: int = 20
+    """Sampled batches in which a unit was never active."""
+    severe_batches: int = 6
+    """The same where nearly all units are dead."""
+    whole_batches: int = 3
+    """The same where all of them are."""
+    samples: int = 2000
+    """Samples (positions of an image or a text count) seen without activity."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Dead:
+    series: Series
+    share: float
+    step: int
+
+
+class DeadUnits:
+    """Activity of units over the sampled batches."""
+
+    code = "GM303"
+    name = "dead-units"
+    kind: Kind = "symptom"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._rows = RowMemory(_KINDS)
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Look at sampled steps, and at the end."""
+        if not self._rows.take(view):
+            return
+        for kind in _KINDS:
+            listed = [series for series in self._rows.series(view, kind) if series[-1].get("units") >= 2]
+            if listed:
+                # A module that is called several times has dead units only where they are dead in every call.
+                layers: dict[str, list[Series]] = {}
+                for series in listed:
+                    layers.setdefault(series[-1].module, []).append(series)
+                dead = [found for each in layers.values() if (found := self._judge(each)) is not None]
+                if dead:
+                    yield self._draft(view, max(dead, key=lambda each: each.share), dead)
+                return
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when the loss falls after all, where it rested on that."""
+        return finding.variant == "whole" or still_harmed(finding, view)
+
+    def _judge(self, calls: list[Series]) -> _Dead | None:
+        found = [self._share(series) for series in calls]
+        if any(each is None for each in found):
+            return None
+        return min((each for each in found if each is not None), key=lambda each: each.share)
+
+    def _share(self, series: Series) -> _Dead | None:
+        limits, last = self.thresholds, series[-1]
+        whole = list(series)[-limits.whole_batches :]
+        # The window of the counts reaches back to when they still lived: all dead at once is seen from single batches.
+        if len(whole) == limits.whole_batches and all(_now(row) >= 1 for row in whole):
+            return _Dead(series, 1.0, _onset(series))
+        share = last.get("inactive_units") / last.get("units")
+        batches = last.get("batches")
+        if not share > limits.share or batches * _samples(last) < limits.samples:
+            return None
+        if batches >= limits.batches or (share >= limits.severe and batches >= limits.severe_batches):
+            return _Dead(series, share, last.step)
+        return None
+
+    def _draft(self, view: View, worst: _Dead, dead: list[_Dead]) -> Draft:
+        limits = self.thresholds
+        whole, severe = worst.share >= 1, worst.share >= limits.severe
+        harmed = bool(view.harm)
+        severity: Severity = "error" if whole or (severe and harmed) else ("warning" if severe or harmed else "info")
+        ordered = sorted(dead, key=lambda each: -each.share)
+        row = worst.series[-1]
+        return Draft(
+            severity=severity,
+            confidence=0.9 if whole else (0.75 if harmed else 0.5),
+            step=worst.step,
+            where=tuple(each.series[-1].module for each in ordered),
+            evidence=(
+                Evidence(
+                    "share of units that are never active", worst.share, limits.severe if severe else limits.share
+                ),
+                Evidence("sampled batches", row.get("batches"), limits.whole_batches if whole else limits.batches),
+            ),
+            params={
+                "share": 100 * worst.share,
+                "units": int(row.get("units")),
+                "layers": len(dead),
+                "layer": row.module,
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+            },
+            variant="whole" if whole else "",
+        )
+
+
+def _now(row: SampledRow) -> float:
+    """Return the share of units that are inactive in the row's own batch, or in all batches so far."""
+    now = row.get("inactive_now")
+    return (now if now == now else row.get("inactive_units")) / row.get("units")
+
+
+def _samples(row: SampledRow) -> float:
+    """Return how many samples one batch holds for a unit."""
+    samples = row.get("samples")
+    return samples if samples == samples else row.get("numel") / row.get("units")
+
+
+def _onset(series: Series) -> int:
+    """Return the first step of the latest run of batches in which all units were inactive."""
+    step = series[-1].step
+    for row in reversed(series):
+        if _now(row) < 1:
+            break
+        step = row.step
+    return step

@@ -1,0 +1,116 @@
+"""GM112 graph-leak: each step takes longer than the one before, as when old graphs are kept and walked again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.ring import Floats
+from gradmedic.diagnosis.view import View
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When growing step times are a leak (rules.md: more than 1 % a step, over at least 20 steps)."""
+
+    slope: float = 0.01
+    """Growth of the step time in one step, over its level at the start of the window."""
+    window: int = 60
+    """Steps that are judged together."""
+    rising: float = 0.8
+    """Share of all pairs of steps of which the later is the slower. Noise has 0.5, one jump to a higher level (a longer
+    curriculum, a busier machine) at most 0.75."""
+    growth: float = 1.5
+    """The last ten steps over the first ten."""
+    seconds: float = 5e-4
+    """And by at least so much: shorter times are the scheduler's."""
+    looks: int = 3
+    """Looks in a row, ten steps apart."""
+    first: int = 5
+    """The first steps allocate, compile and warm caches; they are left out."""
+
+
+@dataclass
+class _State:
+    seconds: deque[float]
+    steps: int = 0
+    looks: int = 0
+    since: int = 0
+
+
+class GraphLeak:
+    """Step times, for each micro-batch, robustly."""
+
+    code = "GM112"
+    name = "graph-leak"
+    kind: Kind = "symptom"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._states: dict[str, _State] = {}
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Keep every step's time; look at them every ten steps."""
+        limits, frame = self.thresholds, view.frame
+        if view.final or frame.step_seconds is None or frame.step < limits.first:
+            return
+        state = self._states.get(frame.optimizer)
+        if state is None:
+            state = self._states[frame.optimizer] = _State(deque(maxlen=limits.window))
+        state.seconds.append((frame.step_seconds - frame.overhead_seconds) / max(1, frame.micro_batches))
+        state.steps += 1
+        if state.steps % 10 or len(state.seconds) < limits.window:
+            return
+        times = list(state.seconds)
+        before, now = median(times[:10]), median(times[-10:])
+        slope, rising = 0.0, 0.0
+        if now > limits.growth * before and now - before > limits.seconds:
+            slope, rising = trend(np.array(times))
+        leaking = slope > limits.slope and rising > limits.rising
+        if leaking and not state.looks:
+            state.since = max(0, frame.step - limits.window + 1)
+        state.looks = state.looks + 1 if leaking else 0
+        if state.looks >= limits.looks:
+            yield self._draft(view, state, before, now, slope, rising)
+
+    def _draft(self, view: View, state: _State, before: float, now: float, slope: float, rising: float) -> Draft:
+        limits = self.thresholds
+        return Draft(
+            severity="warning",
+            confidence=0.6,
+            step=state.since,
+            evidence=(
+                Evidence("growth of the step time in one step", slope, limits.slope),
+                Evidence("step time", now, before, "s"),
+                Evidence("share of pairs of steps of which the later is slower", rising, limits.rising),
+            ),
+            params={
+                "percent": 100 * slope,
+                "before": 1000 * before,
+                "now": 1000 * now,
+                "steps": view.frame.step - state.since + 1,
+            },
+        )
+
+
+def trend(times: Floats) -> tuple[float, float]:
+    """Return how a series grows.
+
+    Args:
+        times: at least ten positive numbers, oldest first.
+
+    Returns:
+        (slope, rising): the Theil-Sen slope in one step over the median of the first ten; the share of pairs of which
+        the later is the larger.
+    """
+    early, late = np.triu_indices(len(times), 1)
+    rises = times[late] - times[early]
+    slope = float(np.median(rises / (late - early))) / float(np.median(times[:10]))
+    return slope, float((rises > 0).mean())

@@ -1,0 +1,154 @@
+"""GM405 stale-second-moment: a gradient outgrows Adam's memory of its squares, the step is too long, the loss jumps."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradmedic.diagnosis.bursts import Thresholds as BurstThresholds
+from gradmedic.diagnosis.bursts import loss_rise
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.history import SCALAR_STEPS
+from gradmedic.diagnosis.optimizer_facts import second_moment_beta
+from gradmedic.diagnosis.ring import Floats
+from gradmedic.diagnosis.view import View
+from gradmedic.facts import Facts
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Wortsman 2023: loss spikes come 1 to 8 steps after RMS_t > 2.3 in an early layer."""
+
+    rms: float = 2.3
+    """Root of the mean of g^2 / v; 1 when the second moment describes the gradients."""
+    tables: int = 50
+    """Tables before anything is said: early second moments are means over a few steps."""
+    elements: int = 16
+    """Smaller tensors have no mean to speak of."""
+    loss: BurstThresholds = field(default_factory=BurstThresholds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    step: int
+    place: int
+    rms: float
+
+
+@dataclass
+class _State:
+    moment: Floats
+    weight: Floats
+    names: tuple[str, ...]
+    last_step: int = -1
+    high: bool = False
+    waiting: deque[_Event] = field(default_factory=lambda: deque(maxlen=16))
+
+
+class StaleSecondMoment:
+    """Keeps, for each tensor, the mean of squared gradients as the optimizer does, element by element, on average."""
+
+    code = "GM405"
+    name = "stale-second-moment"
+    kind: Kind = "symptom"
+    needs = frozenset({"norm"})
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._states: dict[str, _State] = {}
+        self._betas: dict[str, float | None] = {}
+        self._facts: Facts | None = None
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Follow every table; judge what went before once eight steps have passed."""
+        if view.table:
+            self._follow(view)
+        state = self._states.get(view.frame.optimizer)
+        while state is not None and state.waiting:
+            event = state.waiting[0]
+            if view.frame.step < event.step + self.thresholds.loss.after:
+                return
+            state.waiting.popleft()
+            yield from self._judge(view, event)
+
+    def _follow(self, view: View) -> None:
+        if self._facts is not view.facts:
+            self._facts, self._betas = view.facts, {}
+        name = view.frame.optimizer
+        if name not in self._betas:
+            self._betas[name] = second_moment_beta(view)
+        beta = self._betas[name]
+        if beta is None:
+            return
+        state = self._states.get(name)
+        if state is None or state.names != view.layout.names:
+            size = len(view.layout.names)
+            state = _State(np.zeros(size), np.zeros(size), view.layout.names)
+            self._states[name] = state
+        scale = view.frame.clip_scale if math.isfinite(view.frame.clip_scale) else 1.0
+        square = np.square(view.tensor_window("norm", 1)[-1] * scale)
+        keep = beta ** max(1, view.frame.step - state.last_step)
+        state.last_step = view.frame.step
+        # In place: this runs at every step.
+        if math.isfinite(square.sum()):
+            state.moment *= keep
+            state.moment += (1 - keep) * square
+            state.weight *= keep
+            state.weight += 1 - keep
+        else:
+            known = np.isfinite(square)
+            state.moment[known] += (1 - keep) * (square[known] - state.moment[known])
+            state.weight[known] += (1 - keep) * (1 - state.weight[known])
+        if view.history.tables >= self.thresholds.tables:
+            self._compare(view, state, square)
+
+    def _compare(self, view: View, state: _State, square: Floats) -> None:
+        """Note a step at which a gradient has outgrown its second moment, and the step before had not seen it."""
+        limits = self.thresholds
+        outgrown = square * state.weight > limits.rms**2 * state.moment  # False for NaN
+        if not outgrown.any():
+            state.high = False
+            return
+        counted = outgrown & (view.layout.numel >= limits.elements)
+        ratio = np.divide(
+            square * state.weight, state.moment, out=np.zeros(len(square)), where=counted & (state.moment > 0)
+        )
+        place = int(ratio.argmax())
+        if ratio[place] > 0 and not state.high:
+            state.waiting.append(_Event(view.frame.step, place, float(ratio[place]) ** 0.5))
+        state.high = bool(ratio[place] > 0)
+
+    def _judge(self, view: View, event: _Event) -> Iterator[Draft]:
+        limits = self.thresholds
+        n = min(SCALAR_STEPS, view.history.steps)
+        found = np.flatnonzero(view.window("step", n) == event.step)
+        if not len(found):
+            return
+        before, after, hurt = loss_rise(view.window("loss", n), int(found[-1]), limits.loss)
+        if not hurt:
+            return
+        beta = second_moment_beta(view) or 0.0
+        yield Draft(
+            severity="warning",
+            confidence=0.7 if view.harm else 0.6,
+            step=event.step,
+            where=(view.layout.names[event.place],),
+            evidence=(
+                Evidence("gradient rms / root of the second moment", event.rms, limits.rms),
+                Evidence("loss after the spike", after, before),
+                Evidence("decay of the second moment", beta),
+            ),
+            params={
+                "rms": event.rms,
+                "loss_before": before,
+                "loss_after": after,
+                "beta": beta,
+                "steps": round(1 / (1 - beta)) if beta < 1 else 0,
+                "after": limits.loss.after,
+            },
+        )

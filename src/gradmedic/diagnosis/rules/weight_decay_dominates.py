@@ -1,0 +1,139 @@
+"""GM407 weight-decay-dominates: weights are pulled to zero faster than gradients can build them up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.optimizer_facts import decays_beside, number_of
+from gradmedic.diagnosis.ratios import column_medians, matrices
+from gradmedic.diagnosis.ring import Floats
+from gradmedic.diagnosis.view import View
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When decay has the upper hand."""
+
+    share: float = 0.5
+    """Share of the decay in the update, median over matrices (rules.md)."""
+    window: int = 50
+    """Tables over which it holds, and over which weights shrink."""
+    pace: float = 0.3
+    """Weights shrink by at least this part of what the decay alone would take: those of a scale-invariant network
+    shrink until growth and decay balance, and then stay."""
+    least: float = 0.02
+    """And by at least this part of themselves."""
+    lost: float = 0.5
+    """Or they have lost this part of what they had at first, and the little that is left is in balance: gradients do
+    nothing but offset the decay."""
+    layers: float = 0.5
+    """Share of the matrices that do so."""
+
+
+class WeightDecayDominates:
+    """The decay that the optimizer was given, beside the gradients and the updates that were measured."""
+
+    code = "GM407"
+    name = "weight-decay-dominates"
+    kind: Kind = "symptom"
+    needs = frozenset({"norm", "update_norm", "weight_norm"})
+    period = 10
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._first: dict[str, tuple[tuple[str, ...], int, Floats]] = {}
+
+    def evaluate(self, view: View) -> Iterator[Draft]:
+        """Keep the first weights; look every ten tables at a run that is harmed."""
+        limits = self.thresholds
+        first = self._first.get(view.frame.optimizer)
+        if view.table and (first is None or first[0] != view.layout.names):
+            first = (view.layout.names, view.frame.step, view.tensor_window("weight_norm", 1)[-1].copy())
+            self._first[view.frame.optimizer] = first
+        if first is None or not view.due(self.period) or view.history.tables < limits.window:
+            return
+        decay = number_of(view, "weight_decay")
+        places, floor = matrices(view.layout)
+        if view.harm.reason not in ("not_falling", "diverged") or not decay or not view.frame.lr or not len(places):
+            return
+        weights = view.tensor_window("weight_norm", limits.window)
+        then, now = weights[0, places], weights[-1, places]
+        began = first[2][places]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lately, ever = np.log(then / now), np.log(began / now)
+        due = max(limits.pace * self._alone(view, decay), -math.log1p(-limits.least))
+        # Weights that a step too large has blown up fall back as well: what has grown since the start has lost nothing.
+        losing = ((lately > due) | (ever > -math.log1p(-limits.lost))) & (ever > 0)
+        if losing.mean() < limits.layers:
+            return
+        share = column_medians(self._shares(view, places, weights[:, places], decay))
+        falling = (share > limits.share) & losing & (began > floor)
+        if falling.mean() >= limits.layers:
+            yield self._draft(view, places[falling], float(np.median(share[falling])), ever[falling], decay, first[1])
+
+    def _shares(self, view: View, places: np.ndarray, weight: Floats, decay: float) -> Floats:
+        """Return the decay's share in each update [n, L]; NaN where it cannot be said."""
+        n = self.thresholds.window
+        if decays_beside(view):
+            # The update is what the decay takes plus what the gradient moves. At right angles to each other their
+            # squares add up; a decay that is larger than the update is offset by the gradient, and counts as all of it.
+            update = view.tensor_window("update_norm", n)[:, places]
+            taken = self._rates(view)[:, None] * decay * weight
+            moved = np.sqrt(np.maximum(update**2 - taken**2, 0.0))
+        else:
+            taken = decay * weight
+            moved = view.tensor_window("norm", n)[:, places]
+        total = taken + moved
+        shares: Floats = np.divide(taken, total, out=np.full(total.shape, np.nan), where=total > 0)
+        return shares
+
+    def _rates(self, view: View) -> Floats:
+        """Return the learning rate at each table of the window [n]; the present one where it is not known any more."""
+        n = min(self.thresholds.window, view.history.tables)
+        steps, rates = view.window("step", 512), view.window("lr", 512)
+        tables = view.history.table_steps.window(n)[:, 0]
+        at = np.clip(np.searchsorted(steps, tables), 0, len(steps) - 1)
+        known = (steps[at] == tables) & np.isfinite(rates[at])
+        found: Floats = np.where(known, rates[at], view.frame.lr or 0.0)
+        return found
+
+    def _alone(self, view: View, decay: float) -> float:
+        """Return the fall of the log norm that the decay alone would bring over the window."""
+        tables = view.history.table_steps.window(self.thresholds.window)[:, 0]
+        steps = float(tables[-1] - tables[0])
+        momentum = number_of(view, "momentum") or 0.0
+        boost = 1.0 if decays_beside(view) else 1.0 / max(1e-3, 1.0 - momentum)
+        return float(np.median(self._rates(view))) * decay * boost * steps
+
+    def _draft(self, view: View, places: np.ndarray, share: float, shrunk: Floats, decay: float, step: int) -> Draft:
+        limits = self.thresholds
+        lost = 1 - math.exp(-float(np.median(shrunk)))
+        return Draft(
+            severity="warning",
+            confidence=0.7,
+            step=step,
+            where=view.layout.pick(places),
+            evidence=(
+                Evidence("share of the decay in the update, median over matrices", share, limits.share),
+                Evidence("share of their size that weights lost", lost, limits.lost),
+                Evidence("weight decay", decay),
+                Evidence("learning rate", view.frame.lr),
+            ),
+            params={
+                "n": len(places),
+                "share": 100 * share,
+                "lost": 100 * lost,
+                "tables": limits.window,
+                "decay": decay,
+                "lower": float(f"{decay / 10:.1g}"),
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+            },
+        )

@@ -1,0 +1,182 @@
+"""Attention, however it was computed: how large its logits are, and how much of the sequence a head looks at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradmedic.probes.node_values import behind, operation, parent, saved, scalar, setting
+
+#: Matrices (heads of samples) and query rows of each that are looked at, at most.
+MAX_MATRICES = 16
+MAX_ROWS = 32
+#: A head whose entropy is below this share of ln T looks at next to nothing (rules.md).
+LOW_ENTROPY = 0.05
+_MAX_KEYS = 2**14
+_MAX_USERS = 32
+#: What may lie between the weights and their product with the values.
+_BETWEEN = frozenset(
+    {"View", "UnsafeView", "Reshape", "Expand", "Mul", "ToCopy", "NativeDropout", "Clone", "Transpose", "MaskedFill"}
+)
+
+Numbers = dict[str, torch.Tensor | float]
+#: The nodes that use a node's output.
+Users = Mapping[Any, Sequence[Any]]
+
+
+def is_attention(node: Any, users: Users) -> bool:
+    """Whether a node is attention: torch's own, or a softmax over the last dimension that a batched product uses."""
+    kind = operation(node)
+    if kind.startswith("ScaledDotProduct"):
+        return True
+    return kind in ("Softmax", "SafeSoftmax") and setting(node, "dim") == -1 and _feeds_product(node, users)
+
+
+def _feeds_product(node: Any, users: Users) -> bool:
+    queue = list(users.get(node, ()))
+    for each in queue:
+        kind = operation(each)
+        if kind == "Bmm":
+            return True
+        if len(queue) < _MAX_USERS and kind in _BETWEEN:
+            queue.extend(users.get(each, ()))
+    return False
+
+
+@torch.no_grad()
+def measure_attention(node: Any) -> Numbers:
+    """Measure an attention on a few of its heads and queries.
+
+    Args:
+        node: the node, before its backward pass.
+
+    Returns:
+        "heads" (matrices that were looked at), "entropy" and "entropy_min" (mean over queries of the later half, over
+        ln T; mean and least of the heads), "low_heads" (share of heads below 0.05), "max_logit" and "unscaled" (1.0
+        where nothing divides the products) when they can be had; empty when nothing was saved. No host sync.
+    """
+    if operation(node).startswith("ScaledDotProduct"):
+        return _fused(node)
+    return _written_out(node)
+
+
+def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int) -> Numbers:
+    """Return the entropy of attention weights [M, R, S] whose rows stand at `positions` of the sequence."""
+    matrices, _, keys = weights.shape
+    # Under a causal mask the first queries see few keys whatever they do; the later half see at least T/2.
+    late = (positions >= queries // 2).to(weights.dtype)
+    entropy = torch.special.entr(weights).sum(-1) / math.log(keys)
+    heads = (entropy * late).sum(-1) / late.sum().clamp(min=1)
+    low = (heads < LOW_ENTROPY).to(torch.float32).mean()
+    return {"heads": float(matrices), "entropy": heads.mean(), "entropy_min": heads.min(), "low_heads": low}
+
+
+# -- torch's own ------------------------------------------------------------------------------------------------------
+
+
+def _fused(node: Any) -> Numbers:
+    query, key = saved(node, "query"), saved(node, "key")
+    if query is None or key is None or query.dim() != 4 or key.dim() != 4 or not 2 <= key.shape[2] <= _MAX_KEYS:
+        return {}
+    queries, keys, depth = query.shape[2], key.shape[2], query.shape[3]
+    samples = max(1, MAX_MATRICES // query.shape[1])
+    positions = torch.arange(0, queries, -(-queries // MAX_ROWS), device=query.device)
+    q = query[:samples, :, :: -(-queries // MAX_ROWS)].float()
+    k = key[:samples].float()
+    if q.shape[1] % k.shape[1]:
+        return {}
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if q.shape[1] != k.shape[1] else k
+    given = setting(node, "scale")
+    scale = float(given) if isinstance(given, (int, float)) else 1 / math.sqrt(depth)
+    logits = (q @ k.transpose(-2, -1)) * scale
+    if setting(node, "is_causal"):
+        hidden = torch.arange(keys, device=q.device)[None, :] > positions[:, None]
+        logits = logits.masked_fill(hidden, -math.inf)
+    masked = _with_mask(node, logits, samples, queries)
+    if masked is None:
+        return {}
+    weights = torch.nan_to_num(masked.softmax(-1)).flatten(0, 1)  # rows that see nothing are NaN
+    numbers = _entropy(weights, positions, queries)
+    numbers["max_logit"] = masked.amax()
+    numbers["unscaled"] = float(depth >= 8 and scale >= 0.99)
+    return numbers
+
+
+def _with_mask(node: Any, logits: torch.Tensor, samples: int, queries: int) -> torch.Tensor | None:
+    """Add the mask's part for the rows that were chosen; None where there is a mask that cannot be read."""
+    name = next((name for name in ("attn_mask", "attn_bias") if getattr(node, f"_raw_saved_{name}", None)), None)
+    mask = saved(node, name) if name is not None else None
+    if mask is None:
+        return logits if name is None or _is_empty(node, name) else None
+    while mask.dim() < 4:
+        mask = mask[None]
+    mask = mask[: samples if mask.shape[0] > 1 else 1]
+    mask = mask[:, :, :: -(-queries // MAX_ROWS)] if mask.shape[2] > 1 else mask
+    return logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask
+
+
+def _is_empty(node: Any, name: str) -> bool:
+    try:
+        return getattr(node, f"_saved_{name}") is None
+    except RuntimeError:
+        return False
+
+
+# -- written out -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Product:
+    """The product of queries and keys behind a softmax; `factor` is what it was multiplied by since."""
+
+    node: Any
+    factor: float
+    scaled: bool
+
+
+def _written_out(node: Any) -> Numbers:
+    weights = saved(node, "result")
+    if weights is None or weights.dim() < 3 or not 2 <= weights.shape[-1] <= _MAX_KEYS or weights.shape[-2] < 2:
+        return {}
+    queries, keys = weights.shape[-2:]
+    total = weights.numel() // (queries * keys)
+    heads = slice(None, None, -(-total // MAX_MATRICES))
+    rows = slice(None, None, -(-queries // MAX_ROWS))
+    flat = weights.reshape(total, queries, keys)[heads, rows].float()
+    positions = torch.arange(0, queries, rows.step, device=flat.device)
+    numbers = _entropy(flat, positions, queries)
+    product = _product_behind(behind(parent(node)))
+    if product is None:
+        return numbers
+    numbers["unscaled"] = float(not product.scaled)
+    q, k = saved(product.node, "self"), saved(product.node, "mat2")
+    if q is not None and k is not None and (q.shape[0], q.shape[1], k.shape[2]) == (total, queries, keys):
+        logits = (q[heads, rows].float() @ k[heads].float()) * product.factor
+        numbers["max_logit"] = torch.where(flat > 0, logits, -math.inf).amax()
+    return numbers
+
+
+def _product_behind(node: Any) -> _Product | None:
+    """Look behind a softmax, through masks and factors, for the batched product."""
+    factor, scaled = 1.0, False
+    for _ in range(8):
+        kind = operation(node)
+        if kind == "Bmm":
+            sides = (operation(behind(parent(node, side))) for side in (0, 1))
+            return _Product(node, factor, scaled or any(side in ("Mul", "Div") for side in sides))
+        if kind == "Baddbmm":
+            return None
+        if kind in ("Mul", "Div"):
+            value = scalar(node, "other")
+            if value is None or not value:
+                return None
+            factor, scaled = factor * (value if kind == "Mul" else 1 / value), True
+        elif kind not in ("Add", "MaskedFill", "Where"):
+            return None
+        inputs = [behind(each) for each, _ in node.next_functions]
+        node = next((each for each in inputs if each is not None and not hasattr(each, "variable")), None)
+    return None

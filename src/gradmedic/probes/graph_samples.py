@@ -1,0 +1,223 @@
+"""One look at the graph of a sampled step, just before its backward pass: the loss, activations, attention.
+
+No hook is put on anything: what the forward pass has saved for the backward pass is still there. What torch computes by
+functions (`F.relu`, `F.scaled_dot_product_attention`, `F.cross_entropy`) shows as well as what modules compute.
+Nothing shows of compiled graphs, nor of checkpointed regions, whose saved values would have to be computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradmedic.facts import LossFact
+from gradmedic.probes.activations import Units, activation_numbers, is_activation, read_flags, unit_axis
+from gradmedic.probes.attention import is_attention, measure_attention
+from gradmedic.probes.graph import GraphWalk, sequence_number, walk
+from gradmedic.probes.loss_graph import LossCall, find_losses
+from gradmedic.probes.loss_values import Numbers, is_broadcast, measure_loss
+from gradmedic.probes.module_stats import ModuleSample
+from gradmedic.probes.node_places import NameOf, place_of
+from gradmedic.probes.node_values import operation
+from gradmedic.probes.priors import Priors, prior_entropy
+
+#: Of one module's activations (or attentions) so many are told apart; the later steps of an unrolled loop are left out.
+MAX_CALLS = 4
+#: Activations and attentions of a step that are looked at, evenly chosen in forward order.
+MAX_NODES = 128
+_MAX_FACTS = 24
+_LAST = 2**62
+
+
+@dataclass(slots=True)
+class _MeasuredLoss:
+    """A loss call, where it is, and what was measured of it."""
+
+    call: LossCall
+    module: str
+    place: int
+    numbers: Numbers
+
+
+class GraphProbe:
+    """Looks at graphs before their backward pass.
+
+    Args:
+        name_of: returns (parameter name, module name) of a watched parameter, or None.
+        failed: is told of a fault of ours; the probe is then off.
+    """
+
+    def __init__(self, name_of: NameOf, failed: Callable[[str, Exception], None]) -> None:
+        self.off = False
+        self._name_of = name_of
+        self._failed = failed
+        self._units: dict[tuple[str, str, int], Units] = {}
+        self._priors = Priors()
+        self._facts = 0
+
+    def sample(self, roots: Sequence[torch.Tensor]) -> list[ModuleSample]:
+        """Measure what the graph behind these roots shows.
+
+        Args:
+            roots: the tensors on which `backward` is about to be called, in a sampled step.
+
+        Returns:
+            Rows of `what` "loss" (`leaf` is the kind of loss, see `facts.LossFact`), "activation" (`leaf` is the
+            operation) and "attention", each in forward order and named by the module in front of it. Values are on the
+            device still; no host synchronisation.
+        """
+        if self.off or _traced(roots):
+            return []
+        try:
+            with torch.no_grad():
+                graph = walk(roots)
+                return [*self._loss_rows(roots), *self._inner_rows(graph)]
+        except Exception as error:  # graphs of any kind may come
+            self._fail(error)
+            return []
+
+    def loss_facts(self, roots: Sequence[torch.Tensor], step: int = 0) -> list[LossFact]:
+        """Describe the loss calls of one of the first steps; reads their numbers on the host (one synchronisation).
+
+        Args:
+            roots: the tensors on which `backward` is about to be called.
+            step: the optimizer step that this pass belongs to.
+        """
+        if self.off or self._facts >= _MAX_FACTS or _traced(roots):
+            return []
+        try:
+            with torch.no_grad():
+                made = [_fact(each, step) for each in self._measured(roots, remember=False)]
+        except Exception as error:
+            self._fail(error)
+            return []
+        self._facts += len(made)
+        return made
+
+    def _fail(self, error: Exception) -> None:
+        self.off = True
+        self._units.clear()
+        self._failed("graph samples", error)
+
+    def _measured(self, roots: Sequence[torch.Tensor], *, remember: bool = True) -> list[_MeasuredLoss]:
+        made: list[_MeasuredLoss] = []
+        for place, call in enumerate(find_losses(roots)):
+            module = place_of(call.node, self._name_of).module
+            numbers, counts = measure_loss(call)
+            if counts is not None:
+                seen = self._priors.add(f"{module}/{call.kind}/{place}", counts) if remember else counts
+                numbers["baseline"] = prior_entropy(seen)
+                numbers["labels_seen"] = seen.sum()
+            made.append(_MeasuredLoss(call, module, place, numbers))
+        return made
+
+    def _loss_rows(self, roots: Sequence[torch.Tensor]) -> list[ModuleSample]:
+        return [
+            ModuleSample(each.module, "loss", each.place, each.call.kind, extra=_flags(each.call) | each.numbers)
+            for each in self._measured(roots)
+        ]
+
+    def _inner_rows(self, graph: GraphWalk) -> list[ModuleSample]:
+        users = _users(graph)
+        # Behind the last parameter lies the loss: rectifiers of a hinge, sigmoids of an output, are meant to be flat.
+        last = max((use for use in graph.users if use < _LAST), default=-1)
+        chosen: list[tuple[Any, bool]] = []
+        for node in graph.nodes:
+            attention = is_attention(node, users)
+            if attention or (is_activation(node) and sequence_number(node) < last):
+                chosen.append((node, attention))
+        calls: dict[tuple[str, str], int] = {}
+        made: list[ModuleSample] = []
+        for node, attention in chosen[:: max(1, -(-len(chosen) // MAX_NODES))]:
+            row = self._attention_row(node, calls) if attention else self._activation_row(node, users, calls)
+            if row is not None:
+                made.append(row)
+        return made
+
+    def _attention_row(self, node: Any, calls: dict[tuple[str, str], int]) -> ModuleSample | None:
+        numbers = measure_attention(node)
+        if not numbers:
+            return None
+        module = place_of(node, self._name_of).module
+        call = _next_call(calls, module, "attention")
+        return ModuleSample(module, "attention", call, extra=numbers) if call < MAX_CALLS else None
+
+    def _activation_row(
+        self, node: Any, users: dict[Any, list[Any]], calls: dict[tuple[str, str], int]
+    ) -> ModuleSample | None:
+        kind = operation(node)
+        place = place_of(node, self._name_of)
+        call = _next_call(calls, place.module, kind)
+        flags = read_flags(node) if call < MAX_CALLS else None
+        if flags is None:
+            return None
+        units = self._units.setdefault((place.module, kind, call), Units())
+        axis = unit_axis(flags.any.dim(), operation(place.node))
+        numbers, extra = activation_numbers(flags, axis, units)
+        extra["gate"] = float(_is_gate(node, users))
+        return ModuleSample(place.module, "activation", call, kind, numbers=numbers, extra=extra)
+
+
+def _next_call(calls: dict[tuple[str, str], int], module: str, kind: str) -> int:
+    call = calls.get((module, kind), 0)
+    calls[module, kind] = call + 1
+    return call
+
+
+def _users(graph: GraphWalk) -> dict[Any, list[Any]]:
+    users: dict[Any, list[Any]] = {}
+    for node in graph.nodes:
+        for parent, _ in node.next_functions:
+            if parent is not None:
+                users.setdefault(parent, []).append(node)
+    return users
+
+
+def _is_gate(node: Any, users: dict[Any, list[Any]]) -> bool:
+    """Whether an activation is multiplied by something else that was computed: saturated gates are open or shut."""
+    return any(
+        operation(user) == "Mul" and all(parent is not None for parent, _ in user.next_functions)
+        for user in users.get(node, ())
+    )
+
+
+def _flags(call: LossCall) -> dict[str, torch.Tensor | float]:
+    return {
+        "sum_reduction": float(call.reduction == "sum"),
+        "normalized": float(call.normalized),
+        "weighted": float(call.weighted),
+        "broadcast": float(is_broadcast(call)),
+    }
+
+
+def _fact(measured: _MeasuredLoss, step: int) -> LossFact:
+    call = measured.call
+    tensors = [value.float().reshape(()) for value in measured.numbers.values() if isinstance(value, torch.Tensor)]
+    read = iter(torch.stack(tensors).cpu().numpy().tolist() if tensors else ())
+    numbers = {
+        key: float(next(read)) if isinstance(value, torch.Tensor) else float(value)
+        for key, value in measured.numbers.items()
+    }
+    return LossFact(
+        step=step,
+        kind=call.kind,
+        module=measured.module,
+        reduction=call.reduction,
+        normalized=call.normalized,
+        weighted=call.weighted,
+        broadcast=is_broadcast(call),
+        feed=call.feed,
+        inner=call.inner,
+        numbers={key: value for key, value in numbers.items() if math.isfinite(value)},
+    )
+
+
+def _traced(roots: Sequence[torch.Tensor]) -> bool:
+    """Whether these are no ordinary tensors: wrapped by functorch, without values, or being traced."""
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return any(root.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(root) for root in roots)

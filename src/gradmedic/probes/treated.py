@@ -1,0 +1,131 @@
+"""What a transform is told of a step, and what is noted of what it did: readings to summary, decision to readings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradmedic.clip.access import Gradients
+from gradmedic.clip.apply import touched
+from gradmedic.clip.base import Decision
+from gradmedic.clip.operations import Operation, Scale
+from gradmedic.clip.spec import Spec
+from gradmedic.clip.summary import GradientSummary
+from gradmedic.probes.gradients import Clip, Reading, current_norms
+from gradmedic.probes.positions import index_of
+from gradmedic.stats import norms
+from gradmedic.types import Backend
+
+Readings = list[tuple[Reading, list[int]]]
+
+
+def visible_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return a parameter's gradient, None where there is none or its values are not here."""
+    gradient = parameter.grad
+    return None if gradient is None or gradient.is_meta else gradient
+
+
+def writable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return a parameter's gradient in a form that may be changed in place.
+
+    An expanded gradient, whose elements share memory, and one made in inference mode are exchanged for a copy of their
+    own: to fail half-way through the list would leave some gradients clipped and others not.
+    """
+    gradient = visible_gradient(parameter)
+    if gradient is None or gradient.layout is not torch.strided:
+        return gradient
+    if (not gradient.is_contiguous() and _expanded(gradient)) or (
+        gradient.is_inference() and not torch.is_inference_mode_enabled()
+    ):
+        parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
+        return parameter.grad
+    return gradient
+
+
+def _expanded(gradient: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(gradient.stride(), gradient.shape, strict=True))
+
+
+def summarise(
+    spec: Spec, readings: Readings, access: Gradients, step: int, loss: torch.Tensor | None
+) -> GradientSummary:
+    """Return what a transform may know, from what was measured of the gradients already."""
+    if len(readings) == 1 and len(readings[0][1]) == len(spec):
+        reading = readings[0][0]
+        if readings[0][1] == list(range(len(spec))):
+            return _of_reading(spec, reading, access, step, loss)
+    size, home = len(spec), spec.device
+    norm = torch.zeros(size, dtype=torch.float64, device=home)
+    sick = torch.zeros(size, dtype=torch.int64, device=home)
+    seen = torch.zeros(size, dtype=torch.bool, device=home)
+    for reading, positions in readings:
+        index = index_of(positions, home)
+        part = _of_reading(spec, reading, access, step, loss)
+        norm[index], sick[index], seen[index] = part.norm.to(home), part.nonfinite.to(home), True
+    return GradientSummary(spec, norm, sick, seen, step, loss, gradients=access)
+
+
+def _of_reading(
+    spec: Spec, reading: Reading, access: Gradients, step: int, loss: torch.Tensor | None
+) -> GradientSummary:
+    norm, table = current_norms(reading), reading.table
+    if table is None:
+        finite = torch.isfinite(norm)
+        norm = torch.where(finite, norm, torch.zeros_like(norm))
+        return GradientSummary(spec, norm, (~finite).long(), None, step, loss, gradients=access)
+    # A norm that was taken again, after something had changed the gradient, has what is not finite in it.
+    spoilt = ~torch.isfinite(norm)
+    norm = torch.where(spoilt, torch.zeros_like(norm), norm)
+    sick = table.nan_count + table.inf_count + spoilt.long()
+    untouched = not reading.clips and reading.remeasured is None
+    largest = table.max_abs if untouched else None
+    l1 = table.mean_abs * (table.numel - sick) if untouched else None
+    return GradientSummary(spec, norm, sick, None, step, loss, largest, l1, access)
+
+
+def note(
+    readings: Readings,
+    decision: Decision,
+    gradients: list[torch.Tensor | None],
+    loss_scale: torch.Tensor | None,
+    backend: Backend,
+) -> None:
+    """Note in the readings what was done to their gradients; norms follow by arithmetic where they can."""
+    factor = decision.scale
+    changed = {at for operation in decision.operations for at in _changed(operation, gradients)}
+    for reading, positions in readings:
+        own = factor if not factor.dim() else factor[index_of(positions, factor.device)]
+        before = current_norms(reading) if changed else None
+        if reading.remeasured is not None:
+            at, values = reading.remeasured
+            mine = own if not own.dim() else own[index_of(at, own.device)]
+            reading.remeasured = (at, values * mine.to(values.device))
+        mine_changed = [at for at, position in enumerate(positions) if position in changed]
+        if mine_changed and before is not None:
+            after = norms([g for at in mine_changed if (g := gradients[positions[at]]) is not None], backend=backend)
+            after = after if loss_scale is None else after / loss_scale.double().to(after.device)
+            own = own.expand(len(positions)).clone()
+            index = index_of(mine_changed, own.device)
+            former = before[index]
+            ratio = torch.where(former > 0, after.to(former.device) / former, torch.ones_like(former))
+            own[index] = torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
+        flag = None if decision.clipped is None else decision.clipped.double()
+        reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold))
+
+
+def _changed(operation: Operation, gradients: list[torch.Tensor | None]) -> list[int]:
+    if isinstance(operation, Scale):
+        return []
+    return [at for at in touched(operation) if gradients[at] is not None]
+
+
+def keep_scale(scaler: Any, skipped: torch.Tensor, scale: torch.Tensor, tracker: torch.Tensor) -> None:
+    """Undo a GradScaler's growth where a step was skipped by a guard; a back-off, which others caused, stays."""
+    now, count = scaler._scale, scaler._growth_tracker
+    if now is None or count is None:
+        return
+    flag = skipped.to(now.device)
+    backed_off = now < scale
+    now.copy_(torch.where(flag, torch.minimum(now, scale), now))
+    count.copy_(torch.where(flag & ~backed_off, tracker, count))
