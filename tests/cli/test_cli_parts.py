@@ -119,6 +119,13 @@ def test_anything_else_is_refused_with_the_names(spec):
         parse_transform(spec, NAMES)
 
 
+def test_slips_get_a_hint():
+    with pytest.raises(InputError, match="no transform 'nrom', did you mean norm"):
+        parse_transform("nrom(1)", NAMES)
+    with pytest.raises(InputError, match=r"expected a name in quotes, as in \{'Linear'"):
+        parse_transform("layers({Linear: 1.0})", NAMES)
+
+
 def test_what_a_transform_refuses_is_an_input_error():
     def refuses(value: float) -> None:
         raise ValueError(f"max_norm must be positive, got {value}")

@@ -7,6 +7,7 @@ nest. Names are those that `gradmedic.clip` and `gradmedic.guard` export, everyt
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -85,6 +86,9 @@ def _value(node: ast.expr, names: Names) -> Any:
     if isinstance(node, ast.Dict):
         if any(key is None for key in node.keys):
             raise InputError("a mapping is written out in full, without **")
+        bare = next((key.id for key in node.keys if isinstance(key, ast.Name)), None)
+        if bare is not None:
+            raise InputError(f"expected a name in quotes, as in {{'{bare}': ...}}, got {bare}")
         return {
             _value(key, names): _value(value, names) for key, value in zip(node.keys, node.values, strict=True) if key
         }
@@ -97,7 +101,8 @@ def _value(node: ast.expr, names: Names) -> Any:
 def _call(node: ast.Call, names: Names) -> Any:
     name = _name(node.func)
     if name not in names:
-        raise InputError(f"there is no transform {name!r}")
+        near = difflib.get_close_matches(name, names, n=1)
+        raise InputError(f"there is no transform {name!r}" + (f", did you mean {near[0]}" if near else ""))
     if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
         raise InputError("arguments are written out in full, without * or **")
     positional = [_value(argument, names) for argument in node.args]
