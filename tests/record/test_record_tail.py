@@ -70,7 +70,7 @@ def test_so_are_their_tables_those_that_were_asked_for(tmp_path, every):
 
 
 def test_the_last_steps_of_each_optimizer_stay_in_the_order_of_time():
-    recorder = MemoryRecorder(meta={}, budget="1MB")
+    recorder = MemoryRecorder(meta={}, budget="3MB")
     made = []
     for step in range(15_000):
         moment = float(step)
