@@ -13,8 +13,9 @@ from gradmedic.guard.nonfinite import skip_nonfinite
 def default(clip: Any = None) -> Chain:
     """Return the recommended protection: skip what is not finite, cut spikes down to the usual, and limit the rest.
 
-    Chosen by the benchmark in docs/stability.md. ZClip alone follows norms that are too large from the first step on;
-    a fixed limit of 1.0 alone lets a spike through that is ten times the usual norm of a quiet run.
+    In the benchmark of docs/stability.md 99 % of unstable runs reach their target with it, and 88 % with ZClip alone,
+    which follows norms that are too large from the first step on. ZClip's part is the quiet run, whose spikes a fixed
+    limit of 1.0 would let through; the benchmark's runs are too wild to show it.
 
     Args:
         clip: a transform, or a number for `clip.norm(number)`, in place of the recommended clips.
