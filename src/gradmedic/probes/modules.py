@@ -8,7 +8,7 @@ work in place.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -193,9 +193,3 @@ class ModuleProbe:
 
 def _is_compiled(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def unmatched(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the patterns that match none of the names."""
-    known = list(names)
-    return [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in known)]
