@@ -47,6 +47,19 @@ def test_the_last_64_steps_of_a_thinned_run_are_all_there_and_in_order(tmp_path,
     assert bytes_in(tmp_path) <= (1 << 20 if budget == "1MB" else 256 << 10)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 10])
+def test_a_writer_that_lags_and_writes_few_rows_at_a_time_keeps_the_tail_too(tmp_path, rows):
+    recorder = Recorder(tmp_path, meta={}, budget="256KB")
+    for step in range(6000):
+        recorder.put(Frame(step, "adam", time=float(step), loss=np.sin(step)), keep=True)
+        if step % 500 == 499 or (step >= 5700 and step % rows == 0):
+            recorder.flush(None)
+    recorder.close()
+    kept = open_run(tmp_path).series("step").astype(int)
+    assert kept[-64:].tolist() == list(range(5936, 6000))
+    assert bytes_in(tmp_path) <= 256 << 10
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_so_are_their_tables_those_that_were_asked_for(tmp_path, every):
     recorder = Recorder(tmp_path, meta={}, budget="1MB")

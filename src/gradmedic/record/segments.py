@@ -51,6 +51,7 @@ class SegmentedStream:
         self._batches = 0
         self._number = 0
         self._density = thinning.density
+        self._description = _description_bytes(schema)
         self.bytes_per_row = 0.0
 
     @property
@@ -74,8 +75,7 @@ class SegmentedStream:
             raise
         self._size += len(data)
         self._batches += 1
-        rate = len(data) / max(1, batch.num_rows)
-        self.bytes_per_row = rate if not self.bytes_per_row else 0.8 * self.bytes_per_row + 0.2 * rate
+        self._learn(batch, len(data))
         if self._size >= self.segment_bytes:
             self.close()
         return True
@@ -92,6 +92,18 @@ class SegmentedStream:
             self._closed[-1].size += len(end)
             self._closed_bytes += len(end)
             self._join_last()
+
+    def _learn(self, batch: pa.RecordBatch, size: int) -> None:
+        """Update the bytes of a row, as they are once its batch has been joined with others.
+
+        A slow machine writes batches of few rows; were their descriptions counted, a share of the budget would seem
+        to hold less than it does.
+        """
+        if self._batches == 1 and self.bytes_per_row:  # with it came the schema
+            return
+        # Each column of a batch is padded besides: a few rows take more bytes in the file than in memory.
+        rate = min(max(0, size - self._description), batch.nbytes) / max(1, batch.num_rows)
+        self.bytes_per_row = rate if not self.bytes_per_row else 0.8 * self.bytes_per_row + 0.2 * rate
 
     def _encoded(self, batch: pa.RecordBatch) -> bytes:
         if self._encoder is None:
@@ -172,3 +184,12 @@ def ordinals_of(table: pa.Table) -> Array:
     ordinals = to_numpy(table["ordinal"])
     valid = valid_of(table["ordinal"])
     return ordinals if valid is None else np.where(valid, ordinals, -1)
+
+
+def _description_bytes(schema: pa.Schema) -> int:
+    """Bytes that a batch takes beside its rows."""
+    encoder = StreamEncoder(schema)
+    # `pa.array` would import pandas where it is installed.
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    encoder.encode(empty)
+    return len(encoder.encode(empty))
