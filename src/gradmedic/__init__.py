@@ -21,12 +21,15 @@ from gradmedic.errors import TransformError as TransformError
 if TYPE_CHECKING:
     from gradmedic import clip as clip
     from gradmedic import guard as guard
+    from gradmedic import init as init
     from gradmedic import stats as stats
+    from gradmedic import testing as testing
     from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
     from gradmedic.clipper import Clipper as Clipper
     from gradmedic.diagnosis import Finding as Finding
     from gradmedic.diagnosis import diagnose as diagnose
     from gradmedic.frame import Frame as Frame
+    from gradmedic.init.residual import residual_scale as residual_scale
     from gradmedic.monitor import Monitor as Monitor
     from gradmedic.record import Run as Run
     from gradmedic.record import open_run as open_run
@@ -48,8 +51,11 @@ __all__ = [
     "clip_grad_norm_",
     "diagnose",
     "guard",
+    "init",
     "open_run",
+    "residual_scale",
     "stats",
+    "testing",
     "watch",
 ]
 
@@ -63,9 +69,10 @@ _WHERE = {
     "clip_grad_norm_": "gradmedic.clip.drop_in",
     "diagnose": "gradmedic.diagnosis",
     "open_run": "gradmedic.record",
+    "residual_scale": "gradmedic.init.residual",
     "watch": "gradmedic.watching",
 }
-_MODULES = ("clip", "guard", "stats")
+_MODULES = ("clip", "guard", "init", "stats", "testing")
 
 
 def __getattr__(name: str) -> Any:

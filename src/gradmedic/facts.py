@@ -127,6 +127,7 @@ class Facts:
         steps_walked: number of backward calls whose graph was walked.
         boundary: "optimizer" | "backward" (weights updated by hand) | "observe" (explicit).
         optimizer_in_backward: optimizers step inside the backward pass, so that a global clip is impossible.
+        float16: whether a graph of the first backward calls computed in float16, autocast included.
         engine: name of an engine that keeps gradients to itself ("DeepSpeed"), None otherwise.
     """
 
@@ -138,6 +139,7 @@ class Facts:
     steps_walked: int = 0
     boundary: str = "optimizer"
     optimizer_in_backward: bool = False
+    float16: bool = False
     engine: str | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from gradmedic.names import unique, variable_name
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.watch_options import WatchOptions
 from gradmedic.probes.watcher import StepWatcher
+from gradmedic.probing.asked import Probing
 from gradmedic.record import Run
 from gradmedic.roster import Roster
 from gradmedic.schedule import Escalation
@@ -43,7 +44,7 @@ class Overhead(NamedTuple):
     host_syncs: int
 
 
-class Monitor:
+class Monitor(Probing):
     """Watches training until it is closed; made by `gm.watch`.
 
     A context manager. All its attributes may be read at any time; numbers that still lie on a device are copied when

@@ -32,6 +32,7 @@ from torch.nn.utils import clip_grad as _clip_grad
 from torch.optim import optimizer as _optimizer
 
 from gradmedic.errors import MEANT_FOR_HOST
+from gradmedic.muting import is_muted
 
 StepArguments = tuple[Any, dict[str, Any]]
 
@@ -133,8 +134,8 @@ def inside_backward() -> bool:
 
 
 def passive() -> bool:
-    """Whether hooks must do nothing now: while a compiler traces, or while a CUDA stream is being captured."""
-    if torch.compiler.is_compiling():
+    """Whether hooks must do nothing now: muted, while a compiler traces, or while a CUDA stream is being captured."""
+    if torch.compiler.is_compiling() or is_muted():
         return True
     return cuda_in_use() and torch.cuda.is_current_stream_capturing()
 
@@ -400,7 +401,7 @@ class ModuleHook:
         self._callback = callback
 
     def __call__(self, module: Any, *rest: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not is_muted():
             self._callback(module, *rest)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
@@ -426,7 +427,7 @@ class OutputHook(ModuleHook):
     __slots__ = ()
 
     def __call__(self, module: Any, *rest: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not is_muted():
             self._callback(rest[-1])
 
 

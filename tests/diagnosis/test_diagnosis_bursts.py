@@ -154,7 +154,8 @@ def test_embedding_that_leads(lead):
     ]
     assert found[0].params["lead"] == lead
     action = found[0].remedies[1].action
-    assert action.startswith('gm.clip.layers({"embed.weight": 0.1')
+    assert action["kind"] == "clip"
+    assert action["spec"].startswith('layers({"embed.weight": 0.1')
 
 
 @pytest.mark.parametrize(

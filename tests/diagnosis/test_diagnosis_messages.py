@@ -37,8 +37,6 @@ def test_languages_agree(code):
     assert en.keys() == zh.keys()
     for path in en:
         assert wording.placeholders(en[path]) == wording.placeholders(zh[path]), path
-        if path.split(".")[-2] == "action":
-            assert en[path] == zh[path]
 
 
 @pytest.mark.parametrize("lang", wording.LANGUAGES)
@@ -50,7 +48,7 @@ def test_every_variant_renders(code, lang):
     params |= {"where": ("a.weight", "b.weight", "c.weight", "d.weight"), "harm": "@harm_diverged"}
     for variant in ["", *table.get("variants", {})]:
         words = wording.render(code, variant, params, lang)
-        text = words.title + words.message + "".join(r.text + (r.action or "") for r in words.remedies)
+        text = words.title + words.message + "".join(r.text + str(r.action or "") for r in words.remedies)
         assert "@" not in text
         assert words.remedies or (code, variant) in {("GM104", ""), ("GM204", "calibration")}
     assert set(table.get("variants", {})) >= {v for r in table.get("remedies", []) for v in r.get("for", [])} - {""}

@@ -59,7 +59,7 @@ def test_too_low_says_how_much_higher():
     assert found.params["times"] == 200
     assert found.params["higher"] == pytest.approx(0.02)
     assert "try 0.02" in found.remedies[0].text
-    assert found.remedies[0].action is None
+    assert found.remedies[0].action == {"kind": "lr", "factor": 200, "value": 0.02}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from torch import nn
 from gradmedic.diagnosis import diagnose
 from gradmedic.diagnosis.optimizer_facts import decays_beside, is_adam_kin, second_moment_beta
 from gradmedic.diagnosis.view import View
+from gradmedic.facts import Facts
 from gradmedic.frame import Frame
+from gradmedic.probes.graph import computes_in, walk
 
 NAMES = ["first.weight", "second.weight"]
 FLAT, FALLING = [2.3] * 100, list(np.linspace(2.3, 0.5, 100))
@@ -31,6 +33,7 @@ def _one_thread_and_seed():
 def zeros(losses, share, largest, *, dtype="float32", kind="Linear", **common) -> FakeRun:
     """Two 10 x 10 matrices; of the first, a share of the gradient is zero and the largest element is `largest`."""
     known = facts_with([fact(NAMES[0], (10, 10), dtype=dtype, kind=kind), fact(NAMES[1], (10, 10))], "SGD")
+    known.float16 = common.pop("float16", True)
     made = frames(losses, **common)
     for step, frame in enumerate(made):
         part = share[step] if isinstance(share, list) else share
@@ -174,3 +177,32 @@ def test_kinds():
     assert not decays_beside(view("SGD"))
     assert is_adam_kin(view("FusedAdam"))
     assert not is_adam_kin(view("Adafactor"))
+
+
+@pytest.mark.parametrize(("float16", "loss", "told"), [(True, 2e-6, True), (False, 2e-6, False), (True, 0.0, False)])
+def test_gradients_that_are_all_zero_in_float16_have_underflowed(float16, loss, told):
+    made = table(
+        {"norm": [0.0, 0.0], "max_abs": [0.0, 0.0], "zero_count": [16, 4], "numel": [16, 4]}, ["a.weight", "a.bias"]
+    )
+    known = Facts(parameters={name: fact(name) for name in ("a.weight", "a.bias")}, steps_walked=3, float16=float16)
+    found = diagnose(FakeRun(frames([loss] * 60, [0.0] * 60, tensors=made), [facts_event(known)]))
+    top = [f for f in found if f.code == "GM203"]
+    assert [(f.variant, f.severity, f.step) for f in top] == ([("total", "error", 0)] if told else [])
+    if told:
+        assert [f.code for f in top[0].folded] == ["GM101"]
+
+
+def test_a_graph_that_casts_to_float16_is_known_as_such():
+    for dtype, expected in ((torch.float16, True), (torch.bfloat16, False)):
+        layer = torch.nn.Linear(4, 2)
+        with torch.autocast("cpu", dtype=dtype):
+            loss = torch.nn.functional.cross_entropy(layer(torch.randn(3, 4)), torch.tensor([0, 1, 1]))
+        assert computes_in(walk([loss]), torch.float16) is expected
+    assert not computes_in(walk([torch.nn.Linear(4, 2)(torch.randn(3, 4)).sum()]), torch.float16)
+
+
+def test_rounding_of_float32_leaves_multiples_of_the_same_step():
+    """The bias before a batch norm: its gradient is zero by theory, and rounding by 2^-24 in practice."""
+    made = zeros(FLAT, 0.8, 37 * QUANTUM, float16=False)
+    made.events[0]["facts"]["steps_walked"] = 3
+    assert severities(made, "GM203") == []

@@ -73,4 +73,4 @@ def test_clip_far_below_the_norm():
     run = train(model, torch.optim.SGD(model.parameters(), 0.1), digits(), 300, clip=1e-4)
     found = diagnose(run)
     assert [(f.code, f.severity) for f in found] == [("GM403", "warning")]
-    assert found[0].remedies[0].action.startswith("gm.clip.norm(")
+    assert found[0].remedies[0].action["spec"].startswith("norm(")

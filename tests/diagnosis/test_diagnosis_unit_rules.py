@@ -76,6 +76,30 @@ def test_a_layer_that_dies_late_is_seen_within_three_samples():
     assert (found.code, found.variant, found.step) == ("GM303", "whole", 100)
 
 
+@pytest.mark.parametrize(
+    ("first", "share", "variant"), [(100, 100, "born_whole"), (40, 100, "whole"), (70, 70, "born"), (40, 70, "")]
+)
+def test_dead_before_the_first_update(first, share, variant):
+    """A bias far below zero is no matter of the learning rate."""
+    run = run_of(lambda k: [layer(share, batches=min(k + 1.0, 20), now=share if k else first)], FLAT)
+    [found] = diagnose(run)
+    assert (found.code, found.variant) == ("GM303", variant)
+    assert (found.step == 0) == variant.startswith("born")
+
+
+@pytest.mark.parametrize(("first", "variant"), [(100, "born_whole"), (40, "whole")])
+def test_models_that_are_known_after_the_first_step(first, variant):
+    """`gradmedic run`: the first sample has no names, and those of steps 1 and 2 have."""
+    made = frames(FALLING[:60])
+    made[0].modules = (layer(first, module="", batches=1.0),)
+    for step in (1, 2, 50):
+        made[step].modules = (layer(100, batches=2.0),)
+    [found] = diagnose(FakeRun(made, []))
+    assert (found.code, found.variant, found.step) == ("GM303", variant, 0 if first == 100 else 1)
+    early = FakeRun(made[:10], [])
+    assert [f.variant for f in diagnose(early)] == (["born_whole"] if first == 100 else [])
+
+
 def test_dead_in_one_call_and_alive_in_another():
     """R22."""
     rows = run_of(
@@ -106,19 +130,21 @@ def test_a_bias_that_kills_a_convolution():
             model[3].bias.fill_(bias)
         found = diagnose(train_probed(model, torch.optim.SGD(model.parameters(), 0.05), digits(), F.cross_entropy))
         if bias:
-            assert (found[0].code, found[0].variant, found[0].where) == ("GM303", "whole", ("3",))
+            assert (found[0].code, found[0].variant, found[0].where) == ("GM303", "born_whole", ("3",))
+            assert "bias" in found[0].remedies[0].text
+            assert not any("learning rate" in remedy.text for remedy in found[0].remedies)
             assert {f.code for f in found} == {"GM303"}
         else:
             assert found == []
 
 
 def test_one_step_far_too_large_kills_units():
-    """F09: a learning rate 3000 times too large for three steps."""
+    """F09: a learning rate 300 times too large for three steps."""
     model = mlp(4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def spike(step):
-        optimizer.param_groups[0]["lr"] = 300.0 if 50 <= step < 53 else 0.1
+        optimizer.param_groups[0]["lr"] = 30.0 if 50 <= step < 53 else 0.1
 
     found = diagnose(train_probed(model, optimizer, digits(), F.cross_entropy, before_step=spike, every=10))
     everything = {f.code for f in found} | {g.code for f in found for g in f.folded}

@@ -7,7 +7,7 @@ import pytest
 from diagnosis_frames import FakeRun, fact, facts_event, frames, table
 
 from gradmedic.diagnosis import Engine, Finding, diagnose
-from gradmedic.facts import Facts
+from gradmedic.facts import Facts, ParameterFact
 from gradmedic.frame import NONE, NOT_VISIBLE, SEEN
 
 
@@ -113,6 +113,46 @@ def test_wholly_frozen_model():
     frozen = fact("in.weight", trainable=False, optimizer=None)
     run = FakeRun(frames([1.0] * 5), [facts_event(Facts(parameters={"in.weight": frozen}))])
     assert (only(run).code, only(run).severity) == ("GM104", "critical")
+
+
+def row(template, kind="Linear", frozen=(), n=5):
+    names = [template.format(chr(97 + i) if "{}" in template else i, i=i) for i in range(n)]
+    return [
+        ParameterFact(
+            f"{name}.weight", name, kind, (4, 4), numel=16, trainable=i not in frozen, optimizer="SGD", reached=True
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("template", ["net.{i}", "fc{i}", "{}", "blocks.{i}.mlp"])
+def test_a_layer_frozen_between_trained_ones_of_its_row_is_named(template):
+    made = row(template, frozen=(2,))
+    run = FakeRun(frames([1.0] * 5), [facts_event(Facts(parameters={p.name: p for p in made}))])
+    found = next(f for f in diagnose(run) if f.severity == "warning")
+    assert (found.code, found.variant, found.where) == ("GM104", "between", (made[2].name,))
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "frozen"),
+    [
+        ("net.{i}", "Linear", (0, 1, 2)),  # from the input upwards
+        ("net.{i}", "Linear", (3, 4)),
+        ("net.{i}", "BatchNorm2d", (2,)),
+        ("embed{i}", "Embedding", (2,)),
+        ("blocks.{i}.q", "Linear", (1, 2, 3)),  # more frozen than trained
+    ],
+)
+def test_other_ways_of_freezing_are_choices(template, kind, frozen):
+    made = row(template, kind, frozen)
+    run = FakeRun(frames([1.0] * 5), [facts_event(Facts(parameters={p.name: p for p in made}))])
+    assert [f for f in diagnose(run) if f.severity != "info"] == []
+
+
+def test_a_frozen_teacher_beside_its_student_is_a_choice():
+    made = [*row("student.{i}", n=3), *row("teacher.{i}", frozen=(0, 1, 2), n=3), *row("head.{i}", n=2)]
+    run = FakeRun(frames([1.0] * 5), [facts_event(Facts(parameters={p.name: p for p in made}))])
+    assert [f for f in diagnose(run) if f.severity != "info"] == []
 
 
 def test_stale_optimizer_with_orphaned_twin():
@@ -269,3 +309,20 @@ def test_nan_is_no_zero():
         frame.tensors = zero
     found = only(run)
     assert (found.code, found.step, found.folded) == ("GM201", 5, ())
+
+
+@pytest.mark.parametrize(("functional", "told"), [(False, []), (True, ["GM103"])])
+def test_an_input_whose_gradient_is_wanted_is_no_forgotten_parameter(functional, told):
+    """Collocation points stand beside a module; a script of bare weights may have forgotten one of them."""
+    owned = ParameterFact("w", shape=(4, 4), numel=16, optimizer="SGD", received=True, reached=True)
+    points = ParameterFact("xc", shape=(20, 1), numel=20, received=True, reached=True)
+    run = wired(owned if functional else OUT, points)
+    assert [f.code for f in diagnose(run) if f.severity != "info"] == told
+
+
+def test_a_critic_that_its_generators_step_freezes_is_not_idle():
+    """The facts were taken while it was frozen; its own optimizer has had its gradients."""
+    run = wired(IN, OUT)
+    frozen = Facts(parameters={p.name: p for p in (IN, fact("out.weight", trainable=False))}, steps_walked=3)
+    run.events.append(facts_event(frozen, time=20.0))
+    assert diagnose(run) == []

@@ -39,7 +39,8 @@ def test_gradients_and_random_numbers_are_bit_identical():
         loss = loss_of(model)
         if watched:
             probe = probe_of(model)
-            assert {row.what for row in probe.sample([loss])} == {"loss", "activation", "attention"}
+            kinds = {row.what for row in probe.sample([loss])}
+            assert kinds >= {"loss", "activation", "attention", "batch", "embedding"}
             assert probe.loss_facts([loss])
         loss.backward()
         grads.append([p.grad.clone() for p in model.parameters()])
@@ -84,7 +85,8 @@ def test_an_activation_that_was_changed_in_place_since_is_left_out():
     hidden = F.relu(first(torch.randn(5, 6)))
     loss = last(hidden).sum()
     hidden.detach().add_(1.0)
-    assert probe_of(nn.ModuleDict({"first": first, "last": last})).sample([loss]) == []
+    rows = probe_of(nn.ModuleDict({"first": first, "last": last})).sample([loss])
+    assert {row.what for row in rows}.isdisjoint({"activation", "loss"})
 
 
 def test_a_compiled_graph_shows_nothing_and_does_not_fail():
@@ -144,14 +146,14 @@ def test_every_floating_type(dtype):
     loss = F.cross_entropy(model(torch.randn(12, 6, dtype=dtype)), torch.arange(12) % 3)
     [fact] = probe_of(model).loss_facts([loss])
     assert fact.numbers["loss"] == pytest.approx(loss.item(), rel=0.02)
-    assert {row.what for row in probe_of(model).sample([loss])} == {"loss", "activation"}
+    assert {row.what for row in probe_of(model).sample([loss])} >= {"loss", "activation", "batch"}
 
 
 def test_autocast():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     with torch.autocast("cpu", torch.bfloat16):
         loss = F.cross_entropy(model(torch.randn(12, 6)), torch.arange(12) % 3)
-    rows = probe_of(model).sample([loss])
+    rows = [row for row in probe_of(model).sample([loss]) if row.what in ("loss", "activation")]
     assert [(row.what, row.module) for row in rows] == [("loss", "2"), ("activation", "0")]
     assert float(rows[0].extra["log_z"]) > 0
 
@@ -169,7 +171,7 @@ def test_rows_go_through_a_parcel():
         sample.pack(add, lambda place: tensors[place].numpy()) for sample in probe_of(model).sample([loss_of(model)])
     ]
     made = [row() for row in rows]
-    assert {row["what"] for row in made} == {"loss", "activation", "attention"}
+    assert {row["what"] for row in made} >= {"loss", "activation", "attention", "batch", "embedding"}
     assert all(isinstance(value, float) for row in made for value in row["extra"].values())
 
 

@@ -118,7 +118,8 @@ def test_the_step_after_trouble_is_sampled() -> None:
             if frame is not None and frame.modules:
                 sampled.append(step)
     assert sampled[:3] == [0, 1, 2]
-    assert sampled[3] in (11, 12)
+    assert sampled[3] == 10  # its own graph, while that is still there
+    assert sampled[4] in (11, 12)
 
 
 def test_probing_changes_no_bit() -> None:

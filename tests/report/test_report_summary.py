@@ -65,7 +65,7 @@ def test_skipped_steps_have_no_norm(skipped, said):
     norms = [math.nan if step in skipped else 1.0 for step in range(9)]
     run = FakeRun(frames([2.0] * 9, norms, skipped=[step in skipped for step in range(9)]))
     assert summarize(run).series[0].norms == (1.0, 1.0, 1.0)
-    assert said in render_checkup(run, [], width=120)
+    assert said in render_checkup(run, [], width=160)
 
 
 def test_consequences_are_shown_in_every_format():

@@ -102,7 +102,7 @@ def test_json_is_what_the_contract_says():
     run = diverging()
     found = diagnose(run)
     data = json.loads(render_findings(found, "json", run), parse_constant=lambda name: pytest.fail(name))
-    assert list(data) == ["run", "steps", "findings"]
+    assert list(data) == ["run", "steps", "findings", "not_judged", "gradients"]
     assert data["steps"] == 73
     assert data["findings"] == [f.to_json() for f in found]
 

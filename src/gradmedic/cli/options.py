@@ -25,6 +25,7 @@ class RunOptions:
         lang: language of messages.
         fail_on: severity from which findings make the exit code 1; None: never.
         quiet: whether to say nothing but errors.
+        probe: whether to make active probes at the second and the last step.
     """
 
     record: str | None = None
@@ -38,6 +39,7 @@ class RunOptions:
     lang: str = "en"
     fail_on: str | None = None
     quiet: bool = False
+    probe: bool = False
 
     def to_json(self) -> str:
         """Return one line of JSON."""

@@ -66,6 +66,11 @@ class RunCommand:
         parser.add_argument(
             "--budget", default=DEFAULT_BUDGET, metavar="SIZE", help="bound on the folder (default: 256MB)"
         )
+        parser.add_argument(
+            "--probe",
+            action="store_true",
+            help="at the second and the last step, make small experiments on a copy of the weights (docs/recipes.md)",
+        )
         add_fail_on(parser)
         parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
         add_language(parser)
@@ -213,6 +218,7 @@ def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
         lang=args.lang,
         fail_on=args.fail_on,
         quiet=args.quiet or rank != 0,
+        probe=args.probe,
     )
 
 

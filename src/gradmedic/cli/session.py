@@ -38,6 +38,7 @@ class Session:
         self.transform = transform
         self.is_child = is_child
         self.monitor: Any = None
+        self.probe: Any = None
         self.failure: Exception | None = None
         self.process = os.getpid()
 
@@ -50,6 +51,8 @@ class Session:
         """Start to watch; called just before the first optimizer or backward call of this process."""
         try:
             self.monitor = _watch(self.options, self.transform)
+            if self.options.probe and not self.is_child:
+                self.probe = _probe(self.monitor)
         except Exception as error:
             self.failure = error
             if not self.is_child:
@@ -68,7 +71,11 @@ class Session:
         try:
             from gradmedic.monitor import ending
 
-            self.monitor.close(ending(error))
+            reason = ending(error)
+            if self.probe is not None and not self.is_copy:
+                probe, self.probe = self.probe, None
+                probe.finish() if reason == "finished" else probe.stop()
+            self.monitor.close(reason)
         except Exception as error:
             self.failure = self.failure or error
 
@@ -164,6 +171,14 @@ def script_globals() -> Mapping[str, Any]:
 def core_limits(options: RunOptions) -> Any:
     """Return limits as the core takes them: a number, a mapping from pattern to number, or None."""
     return options.limits.get("", options.limits) if options.limits else None
+
+
+def _probe(monitor: Any) -> Any:
+    from gradmedic.probing.kept import StepProbe
+
+    probe = StepProbe(monitor)
+    probe.start()
+    return probe
 
 
 def _watch(options: RunOptions, transform: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradmedic.diagnosis.actions import Action
 from gradmedic.types import SEVERITIES, Severity
 
 #: A number, a short text such as a class name, or None where nothing could be measured.
@@ -61,14 +62,20 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One thing to do, in words, and as a gradmedic expression where gradmedic can do it by itself."""
+    """One thing to do, in words and as data: a mapping of the vocabulary in `gradmedic.diagnosis.actions`, or None."""
 
     text: str
-    action: str | None = None
+    action: Action | None = field(default=None, hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return {"text": self.text, "action": self.action}
+        """Return a strict-JSON mapping."""
+        return {"text": self.text, "action": None if self.action is None else _strict(self.action)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Remedy:
+        """Read what `to_json` wrote; an action that is no mapping is left out."""
+        action = data.get("action")
+        return cls(data["text"], dict(action) if isinstance(action, Mapping) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ class Finding:
             where=tuple(data.get("where", ())),
             evidence=tuple(Evidence.from_json(entry) for entry in data.get("evidence", ())),
             message=data.get("message", ""),
-            remedies=tuple(Remedy(entry["text"], entry.get("action")) for entry in data.get("remedies", ())),
+            remedies=tuple(Remedy.from_json(entry) for entry in data.get("remedies", ())),
             folded=tuple(cls.from_json(entry) for entry in data.get("folded", ())),
             title=data.get("title", ""),
             variant=data.get("variant", ""),

@@ -29,6 +29,7 @@ class LossSummary:
 
     Attributes:
         count: finite losses seen.
+        start: the very first loss, before any step.
         first: first loss (the lower of the first and the median of the first five); NaN when there is none.
         best: lowest smoothed loss.
         recent: median of the last 20.
@@ -38,10 +39,12 @@ class LossSummary:
         trend: (recent - first) / |first|.
         diverged: the level of the last three is far above the best, beyond noise.
         exploded: the level of the last three is orders of magnitude above the first and above 1.
+        calm: losses since the last at which it was.
         nonfinite_step, diverged_step, exploded_step: first step of each, or None.
     """
 
     count: int = 0
+    start: float = math.nan
     first: float = math.nan
     best: float = math.nan
     recent: float = math.nan
@@ -50,9 +53,19 @@ class LossSummary:
     trend: float = math.nan
     diverged: bool = False
     exploded: bool = False
+    calm: int = 0
     nonfinite_step: int | None = None
     diverged_step: int | None = None
     exploded_step: int | None = None
+
+    @property
+    def relapsed(self) -> bool:
+        """Whether the loss had clearly fallen, and most of that has been lost again.
+
+        What kept a network from learning from the start did not do this: other data did, or steps that were too large.
+        """
+        fallen = self.first - self.best
+        return fallen > STALL * abs(self.first) and self.recent - self.best > 0.5 * fallen
 
 
 class LossTracker:
@@ -60,6 +73,7 @@ class LossTracker:
 
     __slots__ = (
         "_best",
+        "_calm",
         "_early",
         "_ema",
         "_last",
@@ -82,6 +96,7 @@ class LossTracker:
         self._noise = 0.0
         self._best = math.nan
         self._last: float | None = None
+        self._calm = 0
         self._summary: LossSummary | None = None
         self._since: dict[str, int | None] = {"nonfinite": None, "diverged": None, "exploded": None}
 
@@ -108,7 +123,8 @@ class LossTracker:
         # The first few losses are noise: a lucky first batch must not become the best that all others are held to.
         if self.count >= _BEST_AFTER and not smooth >= self._best:
             self._best = smooth
-        if self._since["diverged"] is None and self.diverged:
+        self._calm = 0 if self.diverged else self._calm + 1
+        if self._since["diverged"] is None and not self._calm:
             self._since["diverged"] = step
         if self._since["exploded"] is None and self.exploded:
             self._since["exploded"] = step
@@ -176,6 +192,7 @@ class LossTracker:
         scale = abs(first) or 1.0
         return LossSummary(
             count=self.count,
+            start=self._early[0],
             first=first,
             best=first if math.isnan(self._best) else self._best,
             recent=recent,
@@ -183,6 +200,7 @@ class LossTracker:
             falling=self._falling(first, recent, scale),
             trend=(recent - first) / scale,
             diverged=self.diverged,
+            calm=self._calm,
             exploded=self.exploded,
             nonfinite_step=self._since["nonfinite"],
             diverged_step=self._since["diverged"],

@@ -1,62 +1,80 @@
-"""Which finding comes first: a documented score, until a fitted one replaces it.
+"""Which finding comes first: a linear score whose weights are data (`ranking.json`), fitted on a benchmark.
 
-    score = prior(family) + 1.5 * severity + 2 * confidence - 0.6 * log(1 + onset - earliest onset)
+    score = prior(class) + w_severity * severity + w_confidence * confidence + w_onset * log(1 + onset - earliest onset)
 
-The prior follows the order in which causes act on each other (rules.md, "Ordering solves most attribution"):
-data -> wiring -> loss -> initialisation and gradient flow -> optimizer -> precision -> symptom. A finding at
-"info" never precedes one at "warning" or above.
+The prior follows the order in which causes act on each other (data, wiring, loss, initialisation and gradient flow,
+optimizer, precision, symptom) where the fit had nothing to say. The signs of the other weights are fixed: a graver,
+surer or earlier finding never ranks lower for it. A finding at "info" never precedes one at "warning" or above.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
 
 from gradmedic.diagnosis.finding import Finding, rank_of
 
-_DATA, _WIRING, _LOSS, _FLOW, _OPTIMIZER, _PRECISION, _SYMPTOM, _OWN = 6.0, 5.5, 5.0, 4.0, 3.8, 3.0, 2.5, 1.0
 
-#: Codes whose place is not that of their family.
-_PRIOR: dict[str, float] = {
-    "GM202": _DATA,
-    "GM201": _SYMPTOM,
-    "GM203": _PRECISION,
-    "GM204": _PRECISION,
-    "GM205": _PRECISION,
-    "GM206": _PRECISION,
-    "GM404": _SYMPTOM,
-    "GM409": _SYMPTOM,
-    "GM505": _SYMPTOM,
-    "GM509": _SYMPTOM,
-    "GM512": _SYMPTOM,
-    "GM515": _SYMPTOM,
-    "GM411": _OWN,
-    "GM412": _OWN,
-}
-_FAMILY: dict[str, float] = {"1": _WIRING, "2": _PRECISION, "3": _FLOW, "4": _OPTIMIZER, "5": _LOSS}
+@dataclass(frozen=True)
+class Weights:
+    """What the score is made of.
+
+    Attributes:
+        severity, confidence, onset: factors of the severity's rank (0 to 3), of the confidence (0 to 1), and of the
+            logarithm of how much later than the earliest finding this one began.
+        families: prior by the code's first digit; `codes` by code; `variants` by code and variant ("GM201/data"). The
+            most specific one holds.
+    """
+
+    severity: float
+    confidence: float
+    onset: float
+    families: Mapping[str, float]
+    codes: Mapping[str, float]
+    variants: Mapping[str, float]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Weights:
+        """Read weights; unknown keys are left out."""
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__})
+
+    def prior(self, code: str, variant: str = "") -> float:
+        """Return the prior weight of a finding's class."""
+        key = f"{code}/{variant}"
+        if key in self.variants:
+            return self.variants[key]
+        return self.codes.get(code, self.families.get(code[2:3], min(self.families.values())))
+
+    def score(self, finding: Finding, earliest: int) -> float:
+        """Return the rank score of a finding; higher comes first."""
+        onset = math.log1p(max(0, finding.step - earliest))
+        factors = self.severity * rank_of(finding.severity) + self.confidence * finding.confidence
+        return self.prior(finding.code, finding.variant) + factors + self.onset * onset
 
 
-def prior(finding: Finding) -> float:
-    """Return the prior weight of a finding's class; a non-finite value from the data or a bad weight ranks as data."""
-    if finding.code == "GM201" and finding.variant in ("data", "parameter"):
-        return _DATA
-    # An explosion over time is what a step too large looks like; one over depth is a property of the network.
-    if finding.code == "GM302" and finding.variant == "time":
-        return _SYMPTOM
-    return _PRIOR.get(finding.code, _FAMILY.get(finding.code[2:3], _SYMPTOM))
-
-
-def score(finding: Finding, earliest: int) -> float:
-    """Return the rank score; higher comes first."""
-    onset = max(0, finding.step - earliest)
-    return prior(finding) + 1.5 * rank_of(finding.severity) + 2.0 * finding.confidence - 0.6 * math.log1p(onset)
+@lru_cache(maxsize=1)
+def weights() -> Weights:
+    """Return the weights that come with the package, read once, when first needed."""
+    text = resources.files("gradmedic.diagnosis").joinpath("ranking.json").read_text(encoding="utf-8")
+    return Weights.from_json(json.loads(text))
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings, most likely root cause first; equal scores keep code order."""
     listed = list(findings)
     earliest = min((finding.step for finding in listed), default=0)
+    fitted = weights()
     return sorted(
         listed,
-        key=lambda finding: (finding.severity == "info", -score(finding, earliest), finding.code, finding.optimizer),
+        key=lambda finding: (
+            finding.severity == "info",
+            -fitted.score(finding, earliest),
+            finding.code,
+            finding.optimizer,
+        ),
     )

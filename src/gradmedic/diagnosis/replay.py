@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from gradmedic.diagnosis.engine import Engine
-from gradmedic.diagnosis.finding import Finding
+from gradmedic.diagnosis.finding import Finding, rank_of
 from gradmedic.diagnosis.limits import Limits
+from gradmedic.diagnosis.ranking import ranked
 from gradmedic.frame import Frame
 from gradmedic.types import Event
 
@@ -41,19 +42,56 @@ def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> list[
     Raises:
         InputError: unknown language, or limits that are not positive numbers.
     """
-    engine = Engine(lang=lang, limits=limits if limits is not None else run.meta.get("limits"))
-    replay(run, engine)
-    return engine.findings()
+    held = limits if limits is not None else run.meta.get("limits")
+    engines = replay_by_process(run, lambda: Engine(lang=lang, limits=held))
+    if len(engines) == 1:
+        return engines[0].findings()
+    return _joined([engine.findings() for engine in engines])
 
 
 def replay(run: Recorded, engine: Engine) -> None:
-    """Feed a whole run to an engine, and finish it."""
+    """Feed a whole run to one engine, and finish it."""
     for entry in merged(run.events, run.frames()):
         if isinstance(entry, Frame):
             engine.on_frame(entry)
         else:
             engine.on_event(entry)
     engine.finish()
+
+
+def replay_by_process(run: Recorded, make: Callable[[], Engine]) -> list[Engine]:
+    """Feed a whole run to engines, one for each process that trained one after the other, and finish them.
+
+    A process whose steps begin anew has a history of its own: the losses and norms of two of them are no one's course.
+    """
+    engines = [make()]
+    last: dict[str, int] = {}
+    facts: Event | None = None
+    for entry in merged(run.events, run.frames()):
+        if not isinstance(entry, Frame):
+            facts = entry if entry.get("kind") == "facts" else facts
+            engines[-1].on_event(entry)
+            continue
+        if entry.step <= last.get(entry.optimizer, -1):
+            engines.append(make())
+            last.clear()
+            if facts is not None:
+                engines[-1].on_event(facts)
+        last[entry.optimizer] = entry.step
+        engines[-1].on_frame(entry)
+    for engine in engines:
+        engine.finish()
+    return engines
+
+
+def _joined(listed: list[list[Finding]]) -> list[Finding]:
+    """Return the findings of several processes as one list; the same finding of several is said once."""
+    found: dict[tuple[str, str, str, tuple[str, ...]], Finding] = {}
+    for finding in (each for of_one in listed for each in of_one):
+        key = finding.code, finding.optimizer, finding.variant, finding.where
+        if key not in found or rank_of(finding.severity) > rank_of(found[key].severity):
+            found[key] = finding
+    return ranked(found.values())
 
 
 def merged(events: Iterable[Event], frames: Iterable[Frame]) -> Iterator[Event | Frame]:

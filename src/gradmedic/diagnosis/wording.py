@@ -12,6 +12,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from gradmedic.diagnosis.actions import resolve
 from gradmedic.diagnosis.finding import Remedy
 from gradmedic.errors import InputError
 
@@ -135,7 +136,7 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
     values = _plain(params, lang, nested=True)
     template = table.get("variants", {}).get(variant, table["message"])
     remedies = tuple(
-        Remedy(entry["text"].format_map(values), _action(entry.get("action"), values))
+        Remedy(entry["text"].format_map(values), resolve(entry.get("action"), params, values))
         for entry in table.get("remedies", ())
         if (not entry.get("for") or variant in entry["for"]) and (not entry.get("when") or params.get(entry["when"]))
     )
@@ -145,10 +146,6 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
 def placeholders(template: str) -> frozenset[str]:
     """Return the names of a template's placeholders."""
     return frozenset(field for _, field, _, _ in string.Formatter().parse(template) if field)
-
-
-def _action(template: str | None, values: Mapping[str, str]) -> str | None:
-    return template.format_map(values) if template else None
 
 
 def _plain(params: Mapping[str, Any], lang: str, *, nested: bool) -> dict[str, str]:

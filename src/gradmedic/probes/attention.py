@@ -56,8 +56,10 @@ def measure_attention(node: Any) -> Numbers:
 
     Returns:
         "heads" (matrices that were looked at), "entropy" and "entropy_min" (mean over queries of the later half, over
-        ln T; mean and least of the heads), "low_heads" (share of heads below 0.05), "max_logit" and "unscaled" (1.0
-        where nothing divides the products) when they can be had; empty when nothing was saved. No host sync.
+        ln T; mean and least of the heads), "low_heads" (share of heads below 0.05), "ahead" (share of the weight that
+        lies on later places, mean over all queries but the last) and "keys" where there are as many queries as keys,
+        "max_logit" and "unscaled" (1.0 where nothing divides the products) when they can be had; empty when nothing was
+        saved. No host sync.
     """
     if operation(node).startswith("ScaledDotProduct"):
         return _fused(node)
@@ -72,7 +74,17 @@ def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int) -> Nu
     entropy = torch.special.entr(weights).sum(-1) / math.log(keys)
     heads = (entropy * late).sum(-1) / late.sum().clamp(min=1)
     low = (heads < LOW_ENTROPY).to(torch.float32).mean()
-    return {"heads": float(matrices), "entropy": heads.mean(), "entropy_min": heads.min(), "low_heads": low}
+    numbers: Numbers = {"heads": float(matrices), "entropy": heads.mean(), "entropy_min": heads.min(), "low_heads": low}
+    return numbers | _ahead(weights, positions) if queries == keys else numbers
+
+
+def _ahead(weights: torch.Tensor, positions: torch.Tensor) -> Numbers:
+    """Return how much of the weight [M, R, S] of queries at `positions` lies on later places of their own sequence."""
+    keys = weights.shape[-1]
+    later = torch.arange(keys, device=weights.device)[None, :] > positions[:, None]
+    able = (positions < keys - 1).to(weights.dtype)  # nothing lies ahead of the last one
+    ahead = (weights * later).sum(-1)
+    return {"ahead": (ahead * able).sum(-1).mean() / able.sum().clamp(min=1), "keys": float(keys)}
 
 
 # -- torch's own ------------------------------------------------------------------------------------------------------

@@ -139,3 +139,12 @@ _VIEWS = ("TBackward", "Transpose", "View", "Reshape", "ToCopy", "Expand", "Perm
 
 def _is_view(node: Any) -> bool:
     return bool(node.name().startswith(_VIEWS))
+
+
+def computes_in(graph: GraphWalk, dtype: torch.dtype) -> bool:
+    """Return whether any gradient inside the graph has this dtype, autocast's casts included."""
+    return any(
+        entry is not None and getattr(entry, "dtype", None) == dtype
+        for node in graph.nodes
+        for entry in getattr(node, "_input_metadata", ())
+    )

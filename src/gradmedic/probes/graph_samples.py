@@ -1,4 +1,4 @@
-"""One look at the graph of a sampled step, just before its backward pass: the loss, activations, attention.
+"""One look at the graph of a sampled step, just before its backward pass: loss, batch, activations, attention, time.
 
 No hook is put on anything: what the forward pass has saved for the backward pass is still there. What torch computes by
 functions (`F.relu`, `F.scaled_dot_product_attention`, `F.cross_entropy`) shows as well as what modules compute.
@@ -17,13 +17,21 @@ import torch
 from gradmedic.facts import LossFact
 from gradmedic.probes.activations import Units, activation_numbers, is_activation, read_flags, unit_axis
 from gradmedic.probes.attention import is_attention, measure_attention
+from gradmedic.probes.batch_identity import batch_rows
+from gradmedic.probes.carried_graph import CarriedGraph
+from gradmedic.probes.embeddings import EmbeddingCounts
 from gradmedic.probes.graph import GraphWalk, sequence_number, walk
+from gradmedic.probes.loss_broadcast import is_broadcast, terms_of
 from gradmedic.probes.loss_graph import LossCall, find_losses
-from gradmedic.probes.loss_values import Numbers, is_broadcast, measure_loss
+from gradmedic.probes.loss_values import Numbers, measure_loss
 from gradmedic.probes.module_stats import ModuleSample
 from gradmedic.probes.node_places import NameOf, place_of
 from gradmedic.probes.node_values import operation
 from gradmedic.probes.priors import Priors, prior_entropy
+from gradmedic.probes.recurrent import recurrent_rows
+from gradmedic.probes.root_inputs import input_rows, prediction_spread
+from gradmedic.probes.startle import Startle
+from gradmedic.probes.token_feeds import TokenFeeds, reversed_rows, token_feeds
 
 #: Of one module's activations (or attentions) so many are told apart; the later steps of an unrolled loop are left out.
 MAX_CALLS = 4
@@ -41,6 +49,7 @@ class _MeasuredLoss:
     module: str
     place: int
     numbers: Numbers
+    broadcast: float | torch.Tensor = 0.0
 
 
 class GraphProbe:
@@ -57,25 +66,56 @@ class GraphProbe:
         self._failed = failed
         self._units: dict[tuple[str, str, int], Units] = {}
         self._priors = Priors()
+        self._embeddings = EmbeddingCounts()
+        self._startle = Startle()
+        self._carried = CarriedGraph()
         self._facts = 0
 
-    def sample(self, roots: Sequence[torch.Tensor]) -> list[ModuleSample]:
+    def startled(self, roots: Sequence[torch.Tensor]) -> bool:
+        """Whether this pass should be looked at though its step is not a sampled one; see `startle.Startle`.
+
+        Args:
+            roots: the tensors on which `backward` is about to be called; to be asked for every pass.
+        """
+        if self.off or _traced(roots):
+            return False
+        try:
+            return self._startle.notice(roots)
+        except Exception as error:
+            self._fail(error)
+            return False
+
+    def sample(self, roots: Sequence[torch.Tensor], *, typical: bool = True) -> list[ModuleSample]:
         """Measure what the graph behind these roots shows.
 
         Args:
             roots: the tensors on which `backward` is about to be called, in a sampled step.
+            typical: False for a step that is looked at because its loss stands out: its labels are no sample of what
+                is usual (a rare class makes a loss stand out), and do not count for how frequent each class is.
 
         Returns:
             Rows of `what` "loss" (`leaf` is the kind of loss, see `facts.LossFact`), "activation" (`leaf` is the
-            operation) and "attention", each in forward order and named by the module in front of it. Values are on the
-            device still; no host synchronisation.
+            operation) and "attention", each in forward order and named by the module in front of it; "batch",
+            "graph", "embedding", "recurrent", "input" and "backward_in_time" as their files say. Values are on the
+            device still, or come with the backward pass; no host synchronisation.
         """
         if self.off or _traced(roots):
             return []
         try:
             with torch.no_grad():
                 graph = walk(roots)
-                return [*self._loss_rows(roots), *self._inner_rows(graph)]
+                measured = self._measured(roots, remember=typical)
+                feeds = token_feeds(graph.nodes, [each.call for each in measured])
+                return [
+                    *_loss_rows(measured),
+                    *input_rows(graph.nodes, self._name_of),
+                    *reversed_rows(graph.nodes, feeds, self._name_of),
+                    *batch_rows(graph.nodes),
+                    *self._carried.rows(graph),
+                    *self._embeddings.rows(graph.nodes, self._name_of),
+                    *self._inner_rows(graph, feeds),
+                    *recurrent_rows(graph.nodes, self._name_of),
+                ]
         except Exception as error:  # graphs of any kind may come
             self._fail(error)
             return []
@@ -109,19 +149,19 @@ class GraphProbe:
             module = place_of(call.node, self._name_of).module
             numbers, counts = measure_loss(call)
             if counts is not None:
-                seen = self._priors.add(f"{module}/{call.kind}/{place}", counts) if remember else counts
+                key = f"{module}/{call.kind}/{place}"
+                seen = self._priors.add(key, counts) if remember else self._priors.known(key, counts)
                 numbers["baseline"] = prior_entropy(seen)
                 numbers["labels_seen"] = seen.sum()
-            made.append(_MeasuredLoss(call, module, place, numbers))
+                numbers["classes_seen"] = (seen > 0).sum(0).max()
+                numbers["label_entropy"] = prior_entropy(counts)
+            broadcast = is_broadcast(call)
+            if broadcast is not False:
+                numbers.setdefault("count", terms_of(call))
+            made.append(_MeasuredLoss(call, module, place, numbers, broadcast))
         return made
 
-    def _loss_rows(self, roots: Sequence[torch.Tensor]) -> list[ModuleSample]:
-        return [
-            ModuleSample(each.module, "loss", each.place, each.call.kind, extra=_flags(each.call) | each.numbers)
-            for each in self._measured(roots)
-        ]
-
-    def _inner_rows(self, graph: GraphWalk) -> list[ModuleSample]:
+    def _inner_rows(self, graph: GraphWalk, feeds: TokenFeeds) -> list[ModuleSample]:
         users = _users(graph)
         # Behind the last parameter lies the loss: rectifiers of a hinge, sigmoids of an output, are meant to be flat.
         last = max((use for use in graph.users if use < _LAST), default=-1)
@@ -133,15 +173,16 @@ class GraphProbe:
         calls: dict[tuple[str, str], int] = {}
         made: list[ModuleSample] = []
         for node, attention in chosen[:: max(1, -(-len(chosen) // MAX_NODES))]:
-            row = self._attention_row(node, calls) if attention else self._activation_row(node, users, calls)
+            row = self._attention_row(node, calls, feeds) if attention else self._activation_row(node, users, calls)
             if row is not None:
                 made.append(row)
         return made
 
-    def _attention_row(self, node: Any, calls: dict[tuple[str, str], int]) -> ModuleSample | None:
+    def _attention_row(self, node: Any, calls: dict[tuple[str, str], int], feeds: TokenFeeds) -> ModuleSample | None:
         numbers = measure_attention(node)
         if not numbers:
             return None
+        numbers |= feeds.numbers(node)
         module = place_of(node, self._name_of).module
         call = _next_call(calls, module, "attention")
         return ModuleSample(module, "attention", call, extra=numbers) if call < MAX_CALLS else None
@@ -160,6 +201,19 @@ class GraphProbe:
         numbers, extra = activation_numbers(flags, axis, units)
         extra["gate"] = float(_is_gate(node, users))
         return ModuleSample(place.module, "activation", call, kind, numbers=numbers, extra=extra)
+
+
+def _loss_rows(measured: Sequence[_MeasuredLoss]) -> list[ModuleSample]:
+    return [
+        ModuleSample(
+            each.module,
+            "loss",
+            each.place,
+            each.call.kind,
+            extra=_flags(each) | each.numbers | prediction_spread(each.call),
+        )
+        for each in measured
+    ]
 
 
 def _next_call(calls: dict[tuple[str, str], int], module: str, kind: str) -> int:
@@ -185,12 +239,15 @@ def _is_gate(node: Any, users: dict[Any, list[Any]]) -> bool:
     )
 
 
-def _flags(call: LossCall) -> dict[str, torch.Tensor | float]:
+def _flags(measured: _MeasuredLoss) -> dict[str, torch.Tensor | float]:
+    call, broadcast = measured.call, measured.broadcast
     return {
         "sum_reduction": float(call.reduction == "sum"),
         "normalized": float(call.normalized),
         "weighted": float(call.weighted),
-        "broadcast": float(is_broadcast(call)),
+        "sign": float(call.sign),
+        "broadcast": broadcast.float() if isinstance(broadcast, torch.Tensor) else float(broadcast),
+        "linear": float(call.feed in ("Addmm", "Mm", "Convolution")),
     }
 
 
@@ -209,7 +266,7 @@ def _fact(measured: _MeasuredLoss, step: int) -> LossFact:
         reduction=call.reduction,
         normalized=call.normalized,
         weighted=call.weighted,
-        broadcast=is_broadcast(call),
+        broadcast=bool(measured.broadcast),
         feed=call.feed,
         inner=call.inner,
         numbers={key: value for key, value in numbers.items() if math.isfinite(value)},

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.probes.loss_sign import sign_at_root
 from gradmedic.probes.node_values import behind, operation, parent, saved, scalar, setting
 
 #: More loss calls than this say nothing new.
@@ -40,6 +41,7 @@ class LossCall:
         node: the node that holds the loss's operands.
         user: the node that uses it on the way to the root; None for the root itself.
         source: the node that computed what the loss is given, views left out; None for a constant.
+        sign: 1 where it is minimised, -1 where it is maximised, 0 where that cannot be told.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class LossCall:
     reduction: str = "mean"
     normalized: bool = False
     weighted: bool = False
+    sign: int = 0
 
     @property
     def feed(self) -> str:
@@ -79,6 +82,7 @@ def find_losses(roots: Iterable[torch.Tensor]) -> list[LossCall]:
         if call is not None:
             call.user = users[node]
             _follow(call, users)
+            call.sign = sign_at_root(node, users, log_probability=operation(node) == "LogSoftmax")
             found.append(call)
             continue
         if operation(node) not in _COMBINING:

@@ -49,18 +49,6 @@ def measure_loss(call: LossCall) -> tuple[Numbers, torch.Tensor | None]:
     return _of_regression(call), None
 
 
-def is_broadcast(call: LossCall) -> bool:
-    """Whether prediction and target were expanded along different dimensions: [N, 1] against [N] makes [N, N]."""
-    one, other = (saved(call.node, name, near_loss=True) for name in ("self", "target"))
-    if call.kind not in _PENALTIES or one is None or other is None:
-        return False
-    repeated = [
-        {at for at, (size, step) in enumerate(zip(each.shape, each.stride(), strict=True)) if size > 1 and step == 0}
-        for each in (one, other)
-    ]
-    return bool(repeated[0] - repeated[1]) and bool(repeated[1] - repeated[0])
-
-
 # -- classes -------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from gradmedic.facts import Facts, ParameterFact
 from gradmedic.names import walk_modules
-from gradmedic.probes.graph import walk
+from gradmedic.probes.graph import computes_in, walk
 from gradmedic.probes.inputs import InputSample, sample_inputs
 from gradmedic.roster import Roster
 from gradmedic.torch_hooks import hook_calls, hook_inputs
@@ -51,6 +51,7 @@ class Preflight:
         self._reached: set[str] = set()
         self._order: dict[str, int] = {}
         self._called: set[str] = set()
+        self._owned: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._step = 0
         self._compiled = compiled_graphs()
 
@@ -78,6 +79,7 @@ class Preflight:
             return []
         graph = walk(roots)
         self.facts.steps_walked += 1
+        self.facts.float16 = self.facts.float16 or computes_in(graph, torch.float16)
         names = [found[0] for leaf in graph.order if (found := self._roster.name_of(leaf)) is not None]
         for place, name in enumerate(names):
             self._order.setdefault(name, place)
@@ -149,6 +151,7 @@ class Preflight:
             self.facts.inputs.extend(sample.read() for sample in self._samples)
             self._samples.clear()
         self.facts.stale = stale
+        self._owned = {key: entry for key, entry in self._owned.items() if entry[0]() is not None}
         self.facts.parameters = {
             entry.name: self._parameter(entry, parameter, owners)
             for entry in self._roster.parameters
@@ -170,13 +173,24 @@ class Preflight:
             dtype=str(parameter.dtype).removeprefix("torch."),
             numel=parameter.numel(),
             trainable=parameter.requires_grad,
-            optimizer=owners.get(id(parameter)),
+            optimizer=self._owner(parameter, owners),
             aliases=tuple(entry.aliases),
             reached=(entry.name in self._reached) if walked else None,
             called=(entry.module in self._called) if looked else None,
             order=self._order.get(entry.name),
             received=received if walked or received else None,
         )
+
+    def _owner(self, parameter: torch.Tensor, owners: dict[int, str]) -> str | None:
+        """Return the name of the optimizer that has a parameter, or that had it until it was itself let go.
+
+        A script that trains in phases makes a new optimizer for each; the head of the first phase was trained.
+        """
+        key = id(parameter)
+        if key in owners:
+            self._owned[key] = weakref.ref(parameter), owners[key]
+        entry = self._owned.get(key)
+        return entry[1] if entry is not None and entry[0]() is parameter else None
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -29,6 +29,11 @@ class Priors:
         self._counts[key] = counts
         return counts
 
+    def known(self, key: str, counts: torch.Tensor) -> torch.Tensor:
+        """Return what has been counted so far, without this batch; its own counts where there is nothing yet."""
+        found = self._counts.get(key)
+        return found if found is not None and found.shape == counts.shape and found.device == counts.device else counts
+
 
 def prior_entropy(counts: torch.Tensor) -> torch.Tensor:
     """Return the entropy in nats of the distribution that counts estimate, a 0-d float64 tensor; no host sync.

@@ -11,6 +11,9 @@ from gradmedic.probes.graph_samples import GraphProbe
 from gradmedic.probes.module_stats import ModuleSample
 from gradmedic.probes.modules import ModuleProbe
 from gradmedic.probes.preflight import Preflight
+from gradmedic.probes.training_mode import ModeProbe
+from gradmedic.probes.weights import WeightProbe
+from gradmedic.roster import Roster
 from gradmedic.schedule import StepSchedule
 
 _FIRST_STEPS = 3
@@ -28,6 +31,7 @@ class ModuleSampling:
         every: so many steps lie between two samples, after the first three steps.
         triggered: whether something has just gone wrong, so that this step is sampled as well.
         isolation: what is switched off when it fails.
+        roster: the models whose weights and modes are looked at.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class ModuleSampling:
         every: int,
         triggered: StepSchedule,
         isolation: Isolation,
+        roster: Roster,
     ) -> None:
         self.isolation = isolation
         self._probe = probe
@@ -48,6 +53,8 @@ class ModuleSampling:
         self._samples: list[ModuleSample] = []
         self._every = every
         self._triggered = triggered
+        self._weights = WeightProbe(roster.name_of, isolation.failed)
+        self._modes = ModeProbe(lambda: roster.models, isolation.failed)
 
     def due(self, step: int) -> bool:
         """Whether a step is sampled."""
@@ -70,16 +77,22 @@ class ModuleSampling:
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """A backward pass is about to use its graph."""
-        if self._passes >= _MAX_PASSES or not self.due(self._step):
+        startled = self._graphs.startled(roots)
+        due = self.due(self._step)
+        sampled = self._passes < _MAX_PASSES and (startled or due)
+        self._samples.extend(self._modes.before_backward(roots, sampled=sampled))
+        if not sampled:
             return
         self._passes += 1
-        self._samples.extend(self._graphs.sample(roots))
+        self._weights.sample(roots, first=self._step < _FIRST_STEPS)
+        self._samples.extend(self._graphs.sample(roots, typical=due and not startled))
         if not self._preflight.over:
             self._preflight.facts.losses.extend(self._graphs.loss_facts(roots, self._step))
 
     def take(self) -> Sequence[ModuleSample]:
         """Return what was measured in the step that ends."""
-        taken, self._samples = self._samples, []
+        self._modes.end_step()
+        taken, self._samples = [*self._samples, *self._weights.take()], []
         return [*self._probe.take(), *taken] if self._probe.armed else taken
 
     def stop(self) -> None:

@@ -264,7 +264,7 @@ class StepWatcher(Listener):
         if not probe.off:
             graphs = GraphProbe(self._roster.name_of, self.isolation.failed)
             sampling = ModuleSampling(
-                probe, graphs, self.preflight, options.modules_every, options.triggered, self.isolation
+                probe, graphs, self.preflight, options.modules_every, options.triggered, self.isolation, self._roster
             )
             self._publisher.sampling = sampling
             sampling.begin(max((each.step for each in self._fleet.probes), default=0))
@@ -288,6 +288,23 @@ class StepWatcher(Listener):
     def collect_facts(self) -> Facts:
         """Return what is known of the run now."""
         return self._publisher.collect_facts()
+
+    @property
+    def models(self) -> dict[str, torch.nn.Module]:
+        """The watched models, by the prefix of their parameters' names."""
+        return self._roster.models
+
+    @property
+    def bare_parameters(self) -> list[torch.Tensor]:
+        """Watched tensors that no model has."""
+        held = [each for entry in self._roster.parameters if (each := entry.reference()) is not None]
+        return [each for each in held if self._roster.is_bare(each)]
+
+    @property
+    def optimizers(self) -> dict[str, Any]:
+        """The watched optimizers that are alive, by name."""
+        found = ((probe.name, probe.reference()) for probe in self._fleet.probes)
+        return {name: optimizer for name, optimizer in found if optimizer is not None}
 
     @property
     def under_way(self) -> bool:

@@ -15,6 +15,10 @@ from gradmedic.report.text_words import WORDS
 SHOWN = 6
 
 
+#: So many layers are named that carry most of the gradient.
+LAYERS = 3
+
+
 def facts_table(summary: RunSummary, lang: str) -> Table:
     """Return a grid of labels and values."""
     words = WORDS[lang]
@@ -24,6 +28,8 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     grid.add_row(words["run"], words["comma"].join(_sizes(summary, lang)))
     if len(summary.series) == 1:
         for label, value in _values(summary.series[0], lang):
+            grid.add_row(label, value)
+        for label, value in _layers(summary.series[0], lang):
             grid.add_row(label, value)
     else:
         for series in summary.series[:SHOWN]:
@@ -36,6 +42,9 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     for key, n in (("clipped", summary.clipped), ("skipped", summary.skipped)):
         if n:
             grid.add_row(words[key], words["of_steps"].format(n=counted(n), share=wording.share(n / summary.steps)))
+    if summary.not_judged:
+        parts = [words[entry.reason] for entry in summary.not_judged]
+        grid.add_row(words["not_judged"], words["semicolon"].join(parts))
     if summary.overhead is not None:
         grid.add_row(words["overhead"], words["of_time"].format(share=wording.share(summary.overhead)))
     return grid
@@ -71,8 +80,26 @@ def _values(series: Series, lang: str) -> list[tuple[str, str]]:
         found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
-        phase = f"{words['open']}{words['norm_phase']}{left_out}{words['close']}"
+        usual = words["usual"] if len(series.norms) == 3 else ""
+        phase = f"{words['open']}{words['norm_phase']}{usual}{left_out}{words['close']}"
         found.append((words["norm"], _arrow(*series.norms) + phase))
+    return found
+
+
+def _layers(series: Series, lang: str) -> list[tuple[str, str]]:
+    """Return (label, value) of what the layers carry, and of how neighbours compare."""
+    words, flow = WORDS[lang], series.flow
+    found: list[tuple[str, str]] = []
+    if len(flow.shares) > 1:
+        parts = [f"{layer} {wording.share(share)}" for layer, share in flow.shares[:LAYERS]]
+        found.append((words["carried"], words["comma"].join(parts)))
+    if flow.ratio is not None and flow.steepest is not None:
+        layer, after, ratio = flow.steepest
+        value = words["ratio"].format(ratio=wording.number(flow.ratio))
+        if flow.ratio != ratio:
+            steepest = words["steepest"].format(ratio=wording.number(ratio), layer=layer, after=after)
+            value += words["comma"] + steepest
+        found.append((words["neighbours"], value))
     return found
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from gradmedic.diagnosis.coverage import Coverage, NotJudged
+from gradmedic.facts import Facts
 from gradmedic.frame import Frame
+from gradmedic.report.layer_flow import Flow, FlowSum
 
 
 @dataclass(slots=True)
@@ -21,6 +24,7 @@ class Series:
         steps, skipped: numbers of steps, skipped ones included; of skipped ones.
         loss, lr: first and last, None where nothing is known.
         norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out.
+        flow: how the gradient is spread over the layers.
     """
 
     optimizer: str
@@ -30,6 +34,7 @@ class Series:
     loss: tuple[float, float] | None = None
     lr: tuple[float, float] | None = None
     norms: tuple[float, ...] = ()
+    flow: Flow = field(default_factory=Flow)
 
 
 @dataclass(slots=True)
@@ -43,6 +48,7 @@ class RunSummary:
         series: of each optimizer and process, in the order in which they began.
         clipped, skipped: numbers of steps.
         overhead: share of the time between steps that gradmedic itself took.
+        not_judged: what the rules could say nothing about, and why.
     """
 
     steps: int = 0
@@ -54,6 +60,7 @@ class RunSummary:
     clipped: int = 0
     skipped: int = 0
     overhead: float | None = None
+    not_judged: list[NotJudged] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -71,6 +78,8 @@ def summarize(run: Any) -> RunSummary:
     """Return the summary of anything with `meta`, `events` and `frames()`."""
     summary = RunSummary()
     made: dict[tuple[str, int], list[_Scalars]] = {}
+    flows: dict[tuple[str, int], FlowSum] = {}
+    coverage = Coverage()
     began = ended = None
     spent = waited = 0.0
     part = dict[str, int]()
@@ -82,28 +91,38 @@ def summarize(run: Any) -> RunSummary:
         summary.clipped += frame.clipped
         summary.skipped += frame.skipped
         summary.optimizers[frame.optimizer] = summary.optimizers.get(frame.optimizer, 0) + 1
-        _sort_in(made, part, frame)
-    _add_sizes(summary, run)
+        coverage.add(frame)
+        flows.setdefault(_sort_in(made, part, frame), FlowSum()).add(frame)
+    facts = _last_facts(run)
+    _add_sizes(summary, facts)
+    summary.not_judged = coverage.not_judged(facts)
     if began is not None and ended is not None:
         summary.seconds = max(0.0, ended - began)
         summary.overhead = spent / waited if waited > 0 else None
     summary.series = [
-        _series(name, process + 1 if part[name] else 0, frames) for (name, process), frames in made.items()
+        _series(name, process + 1 if part[name] else 0, frames, flows[name, process].flow(facts))
+        for (name, process), frames in made.items()
     ]
     return summary
 
 
-def _sort_in(made: dict[tuple[str, int], list[_Scalars]], part: dict[str, int], frame: Frame) -> None:
-    """Put a frame with its optimizer and process: within a process steps count up, and another one begins anew."""
+def _sort_in(made: dict[tuple[str, int], list[_Scalars]], part: dict[str, int], frame: Frame) -> tuple[str, int]:
+    """Put a frame with its optimizer and process: within a process steps count up, and another one begins anew.
+
+    Returns:
+        That optimizer and process.
+    """
     name = frame.optimizer
     earlier = made.get((name, part.setdefault(name, 0)))
     if earlier and frame.step <= earlier[-1].step:
         part[name] += 1
     scalars = _Scalars(frame.step, frame.loss, frame.lr, frame.grad_norm, frame.skipped)
-    made.setdefault((name, part[name]), []).append(scalars)
+    key = (name, part[name])
+    made.setdefault(key, []).append(scalars)
+    return key
 
 
-def _series(name: str, process: int, frames: list[_Scalars]) -> Series:
+def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Series:
     losses = [frame.loss for frame in frames if frame.loss is not None]
     rates = [frame.lr for frame in frames if frame.lr is not None]
     norms = [frame.norm for frame in frames if frame.norm is not None and not frame.skipped]
@@ -115,6 +134,7 @@ def _series(name: str, process: int, frames: list[_Scalars]) -> Series:
         loss=(losses[0], losses[-1]) if losses else None,
         lr=(rates[0], rates[-1]) if rates else None,
         norms=tuple(_thirds(norms)),
+        flow=flow,
     )
 
 
@@ -130,13 +150,27 @@ def _median(values: list[float]) -> float:
     return math.nan if any(math.isnan(value) for value in values) else median(values)
 
 
-def _add_sizes(summary: RunSummary, run: Any) -> None:
-    facts: Mapping[str, Any] | None = None
-    for event in run.events:
-        if event.get("kind") == "facts":
-            facts = event["facts"]
-    if not facts or not facts.get("parameters"):
+def _last_facts(run: Any) -> Facts | None:
+    found = [event["facts"] for event in run.events if event.get("kind") == "facts"]
+    return Facts.from_json(found[-1]) if found else None
+
+
+def _add_sizes(summary: RunSummary, facts: Facts | None) -> None:
+    if facts is None or not facts.parameters:
         return
-    trainable = [entry for entry in facts["parameters"].values() if entry.get("trainable", True)]
+    trainable = [fact for fact in facts.parameters.values() if fact.trainable]
     summary.tensors = len(trainable)
-    summary.parameters = sum(int(entry.get("numel", 0)) for entry in trainable)
+    summary.parameters = sum(fact.numel for fact in trainable)
+
+
+def gradients_json(series: Series, shown: int = 8) -> dict[str, Any]:
+    """Return what is known of one optimizer's gradients as strict JSON: norms, and the largest shares of layers."""
+    flow = series.flow
+    return {
+        "optimizer": series.optimizer,
+        "process": series.process,
+        "norm_phases": [norm if math.isfinite(norm) else str(norm) for norm in series.norms],
+        "shares": {layer: share for layer, share in flow.shares[:shown]},
+        "neighbour_ratio": flow.ratio,
+        "steepest": None if flow.steepest is None else list(flow.steepest),
+    }

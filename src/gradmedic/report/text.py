@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gradmedic.diagnosis import wording
+from gradmedic.diagnosis.actions import Action, expression
 from gradmedic.diagnosis.engine import in_language
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.wording import counted
@@ -19,7 +20,8 @@ from gradmedic.errors import InputError
 from gradmedic.report.explain import explain as explain
 from gradmedic.report.facts_table import facts_table
 from gradmedic.report.paragraph import Paragraph
-from gradmedic.report.run_summary import RunSummary, summarize
+from gradmedic.report.probe_line import probe_line
+from gradmedic.report.run_summary import RunSummary, gradients_json, summarize
 from gradmedic.report.text_words import WORDS
 
 __all__ = ["explain", "render_checkup", "render_findings"]
@@ -68,8 +70,8 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
 
     Args:
         findings: ranked, as `diagnose` returns them.
-        format: "text" (one paragraph each), "markdown", or "json" (strict: one object with "run", "steps" and
-            "findings").
+        format: "text" (one paragraph each), "markdown", or "json" (strict: one object with "run", "steps",
+            "findings", "not_judged" and "gradients").
         run: the run they are of; its path and number of steps go into the JSON.
         lang: "en" or "zh".
 
@@ -82,11 +84,13 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
     listed = [finding if finding.lang == lang else in_language(finding, lang) for finding in findings]
     if format == "json":
         path = getattr(run, "path", None)
-        steps = summarize(run).steps if run is not None else None
+        summary = summarize(run) if run is not None else None
         data = {
             "run": None if path is None else str(path),
-            "steps": steps,
+            "steps": None if summary is None else summary.steps,
             "findings": [finding.to_json() for finding in listed],
+            "not_judged": [entry.to_json() for entry in (summary.not_judged if summary else ())],
+            "gradients": [gradients_json(series) for series in (summary.series if summary else ())],
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=2)
     if format == "markdown":
@@ -99,6 +103,8 @@ def _screen(run: Any, summary: RunSummary, findings: list[Finding], lang: str) -
     yield _verdict(summary, findings, lang)
     if summary.steps:
         yield Padding(facts_table(summary, lang), (0, 0, 0, 2))
+    if probed := probe_line(getattr(run, "events", ()), lang):
+        yield Padding(Paragraph(probed), (0, 0, 0, 2))
     several = len(summary.optimizers) > 1
     for finding in findings[:SHOWN]:
         yield from _entry(finding, lang, several=several)
@@ -209,9 +215,11 @@ def _codes(findings: Sequence[Finding]) -> str:
     return ", ".join(dict.fromkeys(finding.code for finding in findings))
 
 
-def _action(action: str | None) -> str:
-    return f" [{action}]" if action else ""
+def _action(action: Action | None) -> str:
+    call = expression(action)
+    return f" [{call}]" if call else ""
 
 
-def _code(action: str | None) -> str:
-    return f" `{action}`" if action else ""
+def _code(action: Action | None) -> str:
+    call = expression(action)
+    return f" `{call}`" if call else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradmedic.diagnosis.draft import Draft, Kind
@@ -12,6 +12,9 @@ from gradmedic.diagnosis.module_rows import RowMemory, Series, recent
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
+#: Samples of so early a step show how attention was initialised.
+_FIRST_STEPS = 3
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -20,6 +23,9 @@ class Thresholds:
     notice: float = 1e3
     fault: float = 1e4
     """Wortsman et al. 2023 (arXiv 2309.14322): every configuration above it diverged."""
+    hard: float = 0.9
+    """Share of heads that look at one position in the first sample: with logits above `notice`, a softmax that starts
+    with no slope. Sinks of a model that was trained before leave most heads soft."""
 
 
 class AttentionLogits:
@@ -45,17 +51,37 @@ class AttentionLogits:
             if any(value > limit for value in recent(series, "max_logit", 1))
         ]
         if high:
-            yield self._draft(view, sorted(high, key=lambda series: -series[-1].get("max_logit")))
+            ordered = sorted(high, key=lambda series: -series[-1].get("max_logit"))
+            yield self._draft(view, ordered, self._hard_from_start(high))
 
     def holds(self, finding: Finding, view: View) -> bool:
-        """Take it back when the loss falls after all, where it rested on that."""
-        return finding.severity == "error" or still_harmed(finding, view)
+        """Take it back when the loss falls after all, or attention has softened, where it rested on that."""
+        if finding.severity == "error":
+            return True
+        if finding.variant == "initial" and finding.optimizer == view.frame.optimizer:
+            return any(self._still_hard(series) for series in self._rows.series(view, "attention"))
+        return still_harmed(finding, view)
 
-    def _draft(self, view: View, high: list[Series]) -> Draft:
+    def _hard_from_start(self, high: Sequence[Series]) -> float:
+        """Return the share of heads that look at one position in the first samples; 0 where these were not too large.
+
+        The first rows of a module may have been taken before its name was known.
+        """
+        first = [series[0] for series in high if series[0].step < _FIRST_STEPS]
+        heads = sum(row.get("heads") for row in first if row.get("max_logit") > self.thresholds.notice)
+        low = sum(
+            row.get("heads") * row.get("low_heads") for row in first if row.get("max_logit") > self.thresholds.notice
+        )
+        return low / heads if heads > 0 and low >= self.thresholds.hard * heads else 0.0
+
+    def _still_hard(self, series: Series) -> bool:
+        return series[-1].get("max_logit") > self.thresholds.notice and series[-1].get("low_heads") > 0.5
+
+    def _draft(self, view: View, high: list[Series], hard: float) -> Draft:
         limits, worst = self.thresholds, high[0]
         value = worst[-1].get("max_logit")
         fault = value > limits.fault
-        severity: Severity = "error" if fault else ("warning" if view.harm else "info")
+        severity: Severity = "error" if fault else ("warning" if view.harm or hard else "info")
         unscaled = worst[-1].get("unscaled") > 0
         return Draft(
             severity=severity,
@@ -69,11 +95,13 @@ class AttentionLogits:
             params={
                 "value": value,
                 "first": worst[0].get("max_logit"),
+                "share": 100 * hard,
                 "harm": view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
                 "unscaled": "@not_divided" if unscaled else "",
             },
+            variant="initial" if hard else "",
         )
 
 

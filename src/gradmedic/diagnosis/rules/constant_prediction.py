@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
-from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, no_better_than_constant, recent
+from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, is_whole, no_better_than_constant, recent
 from gradmedic.diagnosis.view import View
 
-_KINDS = ("cross_entropy", "bce", "bce_with_logits")
+_BINARY = ("bce", "bce_with_logits")
+_KINDS = ("cross_entropy", *_BINARY)
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Thresholds:
     """Sampled steps in a row (every network begins like this)."""
     after: int = 100
     """Steps before which it is a slow start."""
+    mean: int = 50
+    """Steps over which the loss is averaged where single batches tell little."""
     entropy: float = 0.02
     """Labels with less entropy (nats) than this hardly differ: 0.3 % of a second class."""
     labels: int = 200
@@ -49,7 +54,9 @@ class ConstantPrediction:
         """Look at sampled steps, and at the end."""
         if self._rows.take(view):
             for series in self._rows.series(view, "loss"):
-                if series[-1].leaf in _KINDS and not series[-1].get("weighted") > 0:
+                # A discriminator that is undecided has found its equilibrium.
+                adversary = view.several_optimizers and series[-1].leaf in _BINARY
+                if series[-1].leaf in _KINDS and not adversary and not series[-1].get("weighted") > 0:
                     yield from self._judge(view, series)
 
     def holds(self, finding: Finding, view: View) -> bool:
@@ -58,10 +65,12 @@ class ConstantPrediction:
 
     def _judge(self, view: View, series: Series) -> Iterator[Draft]:
         limits, last = self.thresholds, series[-1]
-        if last.step < limits.after or not self._labels_differ(last):
+        if last.step < limits.after or not self._labels_differ(last) or not _any_mixed(series):
             return
         shares = recent(series, "top_share", limits.samples)
         ratio = no_better_than_constant(series, limits.samples, limits.loss_share)
+        if ratio is None:
+            ratio = self._in_the_mean(view, last)
         if ratio is None or len(shares) < limits.samples or min(shares) <= limits.top_share:
             return
         largest = median(recent(series, "label_share", limits.samples) or [0.0])
@@ -85,5 +94,19 @@ class ConstantPrediction:
             key=last.module,
         )
 
+    def _in_the_mean(self, view: View, last: SampledRow) -> float | None:
+        """Return the mean loss of the last steps over the constant's: most batches hold no sample of a rare class."""
+        losses = view.window("loss", self.thresholds.mean)
+        if not is_whole(last) or len(losses) < self.thresholds.mean or not np.isfinite(losses).all():
+            return None
+        ratio = float(losses.mean()) / last.get("baseline")
+        return ratio if ratio >= self.thresholds.loss_share else None
+
     def _labels_differ(self, row: SampledRow) -> bool:
         return row.get("baseline") > self.thresholds.entropy and row.get("labels_seen") >= self.thresholds.labels
+
+
+def _any_mixed(series: Series) -> bool:
+    """Whether some batch held labels of two classes: where each has one label by design, as of real and of generated
+    samples in turn, one prediction for all of them is right."""
+    return any(not row.get("label_entropy") <= 0 for row in series)

@@ -38,6 +38,7 @@ class _Dead:
     series: Series
     share: float
     step: int
+    born_dead: bool = False
 
 
 class DeadUnits:
@@ -63,34 +64,52 @@ class DeadUnits:
                 layers: dict[str, list[Series]] = {}
                 for series in listed:
                     layers.setdefault(series[-1].module, []).append(series)
-                dead = [found for each in layers.values() if (found := self._judge(each)) is not None]
+                dead = [found for each in layers.values() if (found := self._judge(view, each)) is not None]
                 if dead:
                     yield self._draft(view, max(dead, key=lambda each: each.share), dead)
                 return
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take it back when the loss falls after all, where it rested on that."""
-        return finding.variant == "whole" or still_harmed(finding, view)
+        return finding.variant in ("whole", "born_whole") or still_harmed(finding, view)
 
-    def _judge(self, calls: list[Series]) -> _Dead | None:
-        found = [self._share(series) for series in calls]
+    def _judge(self, view: View, calls: list[Series]) -> _Dead | None:
+        found = [self._share(view, series) for series in calls]
         if any(each is None for each in found):
             return None
         return min((each for each in found if each is not None), key=lambda each: each.share)
 
-    def _share(self, series: Series) -> _Dead | None:
+    def _share(self, view: View, series: Series) -> _Dead | None:
         limits, last = self.thresholds, series[-1]
         whole = list(series)[-limits.whole_batches :]
         # The window of the counts reaches back to when they still lived: all dead at once is seen from single batches.
-        if len(whole) == limits.whole_batches and all(_now(row) >= 1 for row in whole):
-            return _Dead(series, 1.0, _onset(series))
+        born = self._born_dead(view, series, 1.0)
+        missing = limits.whole_batches - len(whole)
+        if (missing == 0 or (missing == 1 and born and series[0].step)) and all(_now(row) >= 1 for row in whole):
+            onset = _onset(series)
+            born = born and onset == series[0].step
+            return _Dead(series, 1.0, 0 if born else onset, born)
         share = last.get("inactive_units") / last.get("units")
         batches = last.get("batches")
         if not share > limits.share or batches * _samples(last) < limits.samples:
             return None
         if batches >= limits.batches or (share >= limits.severe and batches >= limits.severe_batches):
-            return _Dead(series, share, last.step)
+            born = self._born_dead(view, series, limits.share)
+            return _Dead(series, share, 0 if born else last.step, born)
         return None
+
+    def _born_dead(self, view: View, series: Series, share: float) -> bool:
+        """Whether so many of the units were inactive before the first update.
+
+        The models of an unmodified script are looked for at its first step: what was sampled before has no name yet,
+        and is known by its operation and its number of units.
+        """
+        if series[0].step == 0:
+            return _now(series[0]) >= share
+        return series[0].step == 1 and any(
+            not first[0].module and first[0].step == 0 and _same_units(first[0], series[0]) and _now(first[0]) >= share
+            for first in self._rows.series(view, "activation")
+        )
 
     def _draft(self, view: View, worst: _Dead, dead: list[_Dead]) -> Draft:
         limits = self.thresholds
@@ -119,8 +138,18 @@ class DeadUnits:
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
             },
-            variant="whole" if whole else "",
+            variant=_variant(whole=whole, born_dead=worst.born_dead),
         )
+
+
+def _variant(*, whole: bool, born_dead: bool) -> str:
+    if born_dead:
+        return "born_whole" if whole else "born"
+    return "whole" if whole else ""
+
+
+def _same_units(one: SampledRow, other: SampledRow) -> bool:
+    return one.leaf == other.leaf and one.get("units") == other.get("units")
 
 
 def _now(row: SampledRow) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 
 from gradmedic.diagnosis.depth import Profile, activation_growth, layers, profile
 from gradmedic.diagnosis.draft import Draft, Kind
-from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.gated import has_recovered
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -39,6 +40,8 @@ class Thresholds:
     """When fewer than 20 norms are known there is no spread to judge by: growth over the smallest so far."""
     history: int = 200
     recent: int = 3
+    pause: int = 10
+    """Calm steps between two stretches of growth that are told apart."""
 
 
 class ExplodingGradient:
@@ -63,6 +66,10 @@ class ExplodingGradient:
             yield from self._depth(view)
         elif view.harm.reason in ("diverged", "nonfinite"):
             yield from self._time(view)
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when a loss that had diverged has come down again, and falls; depth remains."""
+        return finding.variant == "depth" or not has_recovered(finding, view)
 
     def _measure_depth(self, view: View) -> None:
         limits = self.thresholds
@@ -158,7 +165,9 @@ class ExplodingGradient:
         if level - base < needed or (len(before) >= 20 and z < limits.z):
             return None, base, z
         rising = np.flatnonzero(logs - base > 0.5 * needed)
-        return int(rising[0]), base, z
+        # Gradients that were large long before, and calm since, are another story: the last stretch without a break.
+        breaks = np.flatnonzero(np.diff(rising) > limits.pause)
+        return int(rising[breaks[-1] + 1 if len(breaks) else 0]), base, z
 
 
 def _common(view: View) -> dict[str, object]:

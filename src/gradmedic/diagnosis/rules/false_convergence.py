@@ -61,7 +61,8 @@ class FalseConvergence:
         if len(places) < limits.layers:
             return
         state = self._states.setdefault(view.frame.optimizer, _State())
-        if state.names != view.layout.names:
+        # The places are chosen by what the facts say; these change where a model is rebuilt under new names.
+        if state.names != view.layout.names or len(state.since) != len(places):
             state.names, state.since = view.layout.names, np.full(len(places), -1, dtype=np.int64)
         if _meant_to_differ(view, limits.rates):
             state.since[:] = -1

@@ -46,8 +46,8 @@ class Fp16Underflow:
     """Zeros beside a largest element that is itself at fp16's lower end.
 
     Zeros alone say nothing: dead ReLU units and unused rows of an embedding make them too, but leave the other elements
-    at their usual size. Where weights are fp32 (autocast, or a cast in a hook), a largest element that is an exact
-    multiple of fp16's smallest step tells that the gradient came through fp16.
+    at their usual size. Where weights are fp32 and the graph computes in fp16 (autocast), a largest element that is an
+    exact multiple of fp16's smallest step tells that the gradient came through fp16.
     """
 
     code = "GM203"
@@ -65,6 +65,9 @@ class Fp16Underflow:
         table = view.frame.tensors
         if not view.table or view.history.tables % self.period or table.names != view.layout.names:
             return
+        if self._nothing_left(view):
+            yield self._total_draft(view)
+            return
         zeros = table.column("zero_count") / np.maximum(table.column("numel"), 1)
         small = self._small(view, table.column("max_abs"))
         state = self._states.setdefault(view.frame.optimizer, _State())
@@ -77,14 +80,50 @@ class Fp16Underflow:
         if ripe.any():
             yield self._draft(view, state, np.flatnonzero(ripe), zeros)
 
+    def _nothing_left(self, view: View) -> bool:
+        """Whether every gradient has been exactly zero so far, of a loss that is not, in a graph of float16.
+
+        The output's own bias has a gradient whatever dies below it: only underflow, or a factor of zero, takes that.
+        """
+        if view.facts is None or not view.facts.float16 or view.history.tables < self.period:
+            return False
+        counters = view.history.counters
+        if not counters.seen.any() or counters.nonzero.any():
+            return False
+        return view.loss.last is not None and view.loss.last != 0 and np.isfinite(view.loss.last)
+
+    def _total_draft(self, view: View) -> Draft:
+        scale = view.frame.loss_scale
+        return Draft(
+            severity="error",
+            confidence=0.9,
+            step=0,
+            where=view.layout.pick(np.flatnonzero(view.history.counters.seen > 0)),
+            evidence=(
+                Evidence("share of zeros in the gradient", 1.0, self.thresholds.share),
+                Evidence("loss scale", scale),
+                Evidence("loss, recent", view.loss.recent, view.loss.first),
+            ),
+            params={
+                "steps": view.history.tables,
+                "loss": view.loss.last,
+                "scaled": "@with_scale" if scale else "@without_scale",
+                "scale": scale or 1.0,
+            },
+            variant="total",
+        )
+
     def _small(self, view: View, largest: Floats) -> npt.NDArray[np.bool_]:
         """Return which gradients are at fp16's lower end [P]: in fp16, as they were before a loss scale was removed."""
         half, chosen = self._kinds(view)
         scaled = largest * (view.frame.loss_scale or 1.0)
         steps = scaled / QUANTUM
         low = (scaled > 0) & (scaled < SMALLEST_NORMAL)
-        whole = np.abs(steps - np.round(steps)) <= 1e-6 * np.maximum(steps, 1.0)
-        found: npt.NDArray[np.bool_] = chosen & low & (half | whole)
+        nearest = np.maximum(np.round(steps), 1.0)
+        whole = np.abs(steps - nearest) <= 1e-6 * nearest
+        # In a graph of float32, cancellation leaves such multiples too: the rounding of numbers between 0.5 and 1.
+        cast = view.facts is None or view.facts.float16 or not view.facts.steps_walked
+        found: npt.NDArray[np.bool_] = chosen & low & (half | (whole & cast))
         return found
 
     def _kinds(self, view: View) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
-from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.history import SCALAR_STEPS, History
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
@@ -32,6 +32,10 @@ class Thresholds:
     """Steps of the loser that are judged."""
     won: int = 50
     """Steps for which the winner must have been ahead: a GAN in good health is so for a while."""
+    thrown: float = 5.0
+    """Or its loss is so many times what it was, and a coin flip's: the first steps may already belong to the winner."""
+    back: float = 0.2
+    """A winner whose median loss is above this again has not won after all."""
 
 
 class GanImbalance:
@@ -62,11 +66,21 @@ class GanImbalance:
         if not view.history.loss.count or not view.loss.recent > view.loss.first:
             return
         now = float(np.median(np.log(norms[-limits.recent :])))
-        if abs(now - base) < math.log(limits.factor):
+        thrown = view.loss.recent > limits.thrown * max(view.loss.first, math.log(2))
+        if abs(now - base) < math.log(limits.factor) and not thrown:
             return
         for name, other in view.histories.items():
             if other is not view.history and self._has_won(other):
                 yield self._draft(view, name, other, now - base)
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when the winner's loss is up again: that of a GAN in good health rises and falls."""
+        limits = self.thresholds
+        winner = view.histories.get(str(finding.params.get("winner")))
+        if winner is not view.history or not (view.final or winner.steps % 10 == 0):
+            return True
+        losses = _finite(winner.window("loss", limits.won))
+        return len(losses) < limits.won or float(np.median(losses)) < limits.back
 
     def _has_won(self, other: History) -> bool:
         limits = self.thresholds

@@ -1,16 +1,18 @@
-"""GM112 graph-leak: each step takes longer than the one before, as when old graphs are kept and walked again."""
+"""GM112 graph-leak: old graphs are kept and walked again, so that each step takes longer than the one before."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.module_rows import RowMemory, Series
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
 
@@ -34,6 +36,10 @@ class Thresholds:
     """Looks in a row, ten steps apart."""
     first: int = 5
     """The first steps allocate, compile and warm caches; they are left out."""
+    samples: int = 3
+    """Sampled graphs that hold ever more nodes of earlier steps."""
+    apart: int = 10
+    """Steps that lie between them: a window of truncated backpropagation may reach over fewer."""
 
 
 @dataclass
@@ -45,7 +51,7 @@ class _State:
 
 
 class GraphLeak:
-    """Step times, for each micro-batch, robustly."""
+    """Nodes of earlier steps in the sampled graphs, exactly; step times, for each micro-batch, robustly."""
 
     code = "GM112"
     name = "graph-leak"
@@ -55,9 +61,37 @@ class GraphLeak:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._states: dict[str, _State] = {}
+        self._rows = RowMemory(["graph"])
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Keep every step's time; look at them every ten steps."""
+        """Look at sampled graphs; keep every step's time, and look at the times every ten steps."""
+        if self._rows.take(view):
+            for series in self._rows.series(view, "graph"):
+                yield from self._carried(series)
+        yield from self._slower(view)
+
+    def _carried(self, series: Series) -> Iterator[Draft]:
+        limits = self.thresholds
+        rows = list(series)[-limits.samples :]
+        carried, nodes = [row.get("carried") for row in rows], [row.get("nodes") for row in rows]
+        if len(rows) < limits.samples or rows[-1].step - rows[0].step < limits.apart:
+            return
+        if nodes[-1] < limits.growth * nodes[0] or not all(b > a > 0 for a, b in pairwise(carried)):
+            return
+        yield Draft(
+            severity="warning",
+            confidence=0.9,
+            step=series[0].step,
+            evidence=(
+                Evidence("nodes of the graph that earlier steps have made", int(carried[-1]), int(carried[0])),
+                Evidence("nodes of the graph", int(nodes[-1]), int(nodes[0])),
+            ),
+            params={"carried": int(carried[-1]), "nodes": int(nodes[-1]), "last": rows[-1].step}
+            | {"nodes_before": int(nodes[0]), "before": rows[0].step},
+            variant="carried",
+        )
+
+    def _slower(self, view: View) -> Iterator[Draft]:
         limits, frame = self.thresholds, view.frame
         if view.final or frame.step_seconds is None or frame.step < limits.first:
             return

@@ -11,8 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
-from gradmedic.diagnosis.finding import Evidence
-from gradmedic.diagnosis.jump import jump_before
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.gated import has_recovered
+from gradmedic.diagnosis.jump import first_high, jump_before, rises_at_once
+from gradmedic.diagnosis.large_steps import LargeSteps
+from gradmedic.diagnosis.loss import FALL, STALL
+from gradmedic.diagnosis.optimizer_facts import defaults_of
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -43,6 +47,18 @@ class Thresholds:
     lowering: tuple[float, float] = (3.0, 1000.0)
     """Bounds on how many times lower the rate should be (rules.md: 3 to 10). Updates are proportional to it, so that
     the ratio of the first large step over `ratio_notice` says how much is needed."""
+    memory: int = 50
+    """Steps after which a large one is forgotten: the large steps that Adam takes at first, beside small weights, do
+    not explain what goes wrong long after them."""
+    lead: int = 10
+    """Steps between the two thresholds are blamed for what begins at most so many steps after one of them."""
+    ratio_certain: float = 1.0
+    """A step that moves weights by their own size leaves nothing of what they were."""
+    ratio_lasting: float = 2e-2
+    """Median of the last `window` steps at which a loss that does not fall is blamed on them: in 50 of them all weights
+    have gone as far as they are long."""
+    early: int = 10
+    """Steps after such a one within which a loss that lies above its start is blamed on it at once."""
     lasting: int = 10
     """Steps in a row that the loss is seen diverged before steps between the two thresholds are blamed: the loss of
     policy gradients, around zero and noisy, is seen so for a step or two in good health."""
@@ -50,13 +66,21 @@ class Thresholds:
 
 @dataclass
 class _State:
-    above: int = 0
-    first_notice: int | None = None
-    first_fault: int | None = None
-    peak: float = 0.0
-    onset: float = math.nan
-    recent: float = math.nan
+    """The large steps of one optimizer, and the harm that they may have led up to.
+
+    Attributes:
+        steps: the large steps.
+        diverged: steps in a row that the loss is seen diverged.
+        began: step at which that, or NaN, began; None while there is neither.
+        led: whether steps above the notice threshold led up to it.
+        wiped: steps made when weights had first moved by their own size.
+    """
+
+    steps: LargeSteps
     diverged: int = 0
+    began: int | None = None
+    led: bool = False
+    wiped: int | None = None
 
 
 class LearningRateTooHigh:
@@ -73,31 +97,53 @@ class LearningRateTooHigh:
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Measure every table; judge whenever the run is harmed."""
-        state = self._states.setdefault(view.frame.optimizer, _State())
+        state = self._state(view.frame.optimizer)
         if view.table:
-            self._measure(view, state)
+            state.steps.add(view.frame.step, self._ratio(view))
+            if state.wiped is None and state.steps.recent > self.thresholds.ratio_certain:
+                state.wiped = view.history.steps
         reason = view.harm.reason
-        state.diverged = state.diverged + 1 if reason == "diverged" else 0
-        if reason in ("diverged", "nonfinite") and state.first_fault is not None and self._caused(view, state):
-            yield self._draft(view, state, "error", 0.85, state.first_fault)
-        elif state.diverged >= self.thresholds.lasting and state.first_notice is not None and self._caused(view, state):
-            yield self._draft(view, state, "warning", 0.55, state.first_notice)
+        self._date(view, state)
+        if reason in ("diverged", "nonfinite") and self._caused(state):
+            yield self._draft(view, state, "error", 0.85)
+        elif state.diverged >= self.thresholds.lasting and state.led:
+            yield self._draft(view, state, "warning", 0.55)
         elif reason == "not_falling" and view.due(10):
             yield from self._stuck(view, state)
+        elif not reason and self._raised(view, state):
+            yield self._draft(view, state, "warning", 0.6, "@harm_raised")
+        elif not reason and view.due(10) and self._is_lasting(view, state) and self._stands_still(view):
+            yield self._draft(view, state, "warning", 0.5, "@harm_not_falling")
 
-    def _measure(self, view: View, state: _State) -> None:
-        ratio = self._ratio(view)
-        state.recent = ratio
-        if not ratio > self.thresholds.ratio_notice:
-            return
-        # A step that makes weights infinite has no size; the last one that had one says more.
-        state.peak = max(state.peak, ratio) if math.isfinite(ratio) else state.peak or ratio
-        if state.first_notice is None:
-            state.first_notice, state.onset = view.frame.step, ratio
-        if ratio > self.thresholds.ratio_fault:
-            state.above += 1
-            if state.first_fault is None:
-                state.first_fault, state.onset = view.frame.step, ratio
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take it back when a loss that had diverged, or had gone up, has come down again, and falls."""
+        if finding.params.get("harm") == "@harm_raised" and finding.optimizer == view.frame.optimizer:
+            return view.loss.falling is not True
+        return not has_recovered(finding, view)
+
+    def _state(self, optimizer: str) -> _State:
+        limits = self.thresholds
+        if optimizer not in self._states:
+            steps = LargeSteps(limits.ratio_notice, limits.ratio_fault, limits.memory)
+            self._states[optimizer] = _State(steps)
+        return self._states[optimizer]
+
+    def _date(self, view: View, state: _State) -> None:
+        """Keep when the present harm began, and what led up to it."""
+        reason = view.harm.reason
+        state.diverged = state.diverged + 1 if reason == "diverged" else 0
+        if reason not in ("diverged", "nonfinite"):
+            state.began, state.led = None, False
+        elif state.began is None:
+            state.began = view.harm.step if reason == "nonfinite" else view.frame.step
+            state.led = self._led(view, state, view.frame.step if state.began is None else state.began)
+
+    def _led(self, view: View, state: _State, began: int) -> bool:
+        """Whether steps that were large already led up to a harm that did not come all at once."""
+        first = first_high(view, began) if view.harm.reason == "diverged" else None
+        if first is not None and rises_at_once(view, first):
+            return False
+        return state.steps.led_up_to(began if first is None else first, self.thresholds.lead)
 
     def _ratio(self, view: View) -> float:
         update = view.tensor_window("update_norm", 1)[-1]
@@ -122,21 +168,64 @@ class LearningRateTooHigh:
         found: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] = cache[self.code]
         return found
 
-    def _caused(self, view: View, state: _State) -> bool:
-        """Whether the large steps came before the harm, and not from it.
+    def _caused(self, state: _State) -> bool:
+        """Whether steps above the fault threshold came before the harm, and not from it.
 
         The loss and the gradients of a step are measured before its update: an update of the very step in which they
         become NaN is made of NaN.
         """
-        first = state.first_fault if state.first_fault is not None else state.first_notice
-        return first is not None and (view.harm.step is None or first < view.harm.step)
+        faulty = state.steps.faulty
+        if state.began is None or faulty.first is None:
+            return False
+        return faulty.began_before(state.began, self.thresholds.memory) or (
+            state.led and faulty.last is not None and faulty.last >= state.began
+        )
+
+    def _raised(self, view: View, state: _State) -> bool:
+        """Whether the loss has lain above its start ever since weights were moved by their own size."""
+        limits = self.thresholds
+        if state.wiped is None or view.history.steps != state.wiped + limits.early or view.several_optimizers:
+            return False
+        losses, first = view.window("loss", limits.early), view.loss.first
+        raised = np.isfinite(losses).all() and float(np.median(losses)) > first + FALL * abs(first)
+        return bool(raised) and state.steps.above >= limits.steps
+
+    def _has_settled(self, view: View, steps: LargeSteps) -> bool:
+        """Whether a loss that does not fall has fallen in the very first steps, and steps are no longer too large.
+
+        A small problem is solved in five steps (L-BFGS): the first five losses are not what it began with.
+        """
+        loss = view.loss
+        return loss.start - loss.recent > STALL * abs(loss.start) and not steps.recent > self.thresholds.ratio_notice
 
     def _stuck(self, view: View, state: _State) -> Iterator[Draft]:
-        limits = self.thresholds
-        if state.above >= limits.steps and state.first_fault is not None:
-            yield self._draft(view, state, "warning", 0.7, state.first_fault)
-        elif state.first_notice is not None and state.recent > limits.ratio_notice and self._turning(view):
-            yield self._draft(view, state, "warning", 0.5, state.first_notice)
+        limits, steps = self.thresholds, state.steps
+        if defaults_of(view).get("line_search_fn") or self._has_settled(view, steps):
+            return
+        if steps.above >= limits.steps:
+            yield self._draft(view, state, "warning", 0.7)
+        elif self._is_lasting(view, state):
+            yield self._draft(view, state, "warning", 0.6)
+        elif steps.noticed.first is not None and steps.recent > limits.ratio_notice and self._turning(view):
+            yield self._draft(view, state, "warning", 0.5)
+
+    def _is_lasting(self, view: View, state: _State) -> bool:
+        """Whether steps have been large for long, of a loss that stays near its start.
+
+        Losses around zero (policy gradients) do not tell by their level whether anything is learned.
+        """
+        limits, loss = self.thresholds, view.loss
+        ratios = [ratio for _, ratio in state.steps.latest]
+        known = len(ratios) >= limits.window // 2 and loss.first > 0 and loss.recent > 0.5 * loss.first
+        return known and state.steps.noticed.first is not None and float(np.median(ratios)) > limits.ratio_lasting
+
+    def _stands_still(self, view: View) -> bool:
+        """Whether a loss has fallen at first and not since: to that of a constant prediction, often."""
+        losses = view.window("loss", 2 * self.thresholds.window)
+        if view.several_optimizers or len(losses) < 2 * self.thresholds.window or not np.isfinite(losses).all():
+            return False
+        before, now = (float(np.median(half)) for half in np.split(losses, 2))
+        return abs(now - before) < FALL * abs(before)
 
     def _turning(self, view: View) -> bool:
         """Whether successive gradients point against each other."""
@@ -144,29 +233,30 @@ class LearningRateTooHigh:
         known = cosines[np.isfinite(cosines)]
         return len(cosines) >= 20 and len(known) > 0 and float(np.median(known)) < self.thresholds.cosine
 
-    def _draft(self, view: View, state: _State, severity: Severity, confidence: float, step: int) -> Draft:
-        limits = self.thresholds
-        batch = jump_before(view, step, limits.jump, limits.calm) if step == state.first_notice else {}
+    def _draft(self, view: View, state: _State, severity: Severity, confidence: float, harm: str = "") -> Draft:
+        limits, steps = self.thresholds, state.steps
+        step = view.frame.step if steps.spell.first is None else steps.spell.first
+        batch = jump_before(view, step, limits.jump, limits.calm) if step == steps.noticed.first else {}
         return Draft(
             severity=severity,
             confidence=min(confidence, 0.5) if batch else confidence,
             step=step,
-            evidence=tuple(self._evidence(view, state, batch)),
+            evidence=tuple(self._evidence(view, steps, batch)),
             params={
-                "ratio": state.peak,
-                "harm": view.harm.phrase,
+                "ratio": steps.peak,
+                "harm": harm or view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
-                **self._remedy(view, state),
+                **self._remedy(view, steps.spell.onset),
                 **batch,
             },
             variant="batch" if batch else "",
         )
 
-    def _evidence(self, view: View, state: _State, batch: Mapping[str, Any]) -> Iterator[Evidence]:
+    def _evidence(self, view: View, steps: LargeSteps, batch: Mapping[str, Any]) -> Iterator[Evidence]:
         limits = self.thresholds
-        threshold = limits.ratio_fault if state.first_fault is not None else limits.ratio_notice
-        yield Evidence("update / weight, median over matrices", state.peak, threshold)
+        threshold = limits.ratio_fault if steps.above else limits.ratio_notice
+        yield Evidence("update / weight, median over matrices", steps.peak, threshold)
         yield Evidence("loss", view.loss.last, view.loss.first)
         if view.history.peak_lr:
             yield Evidence("learning rate", view.history.peak_lr)
@@ -174,11 +264,11 @@ class LearningRateTooHigh:
             name = "loss" if batch["what"] == "@loss_of_step" else "pre-clip gradient norm"
             yield Evidence(f"{name}, of one step", batch["jumped"], batch["before"])
 
-    def _remedy(self, view: View, state: _State) -> dict[str, Any]:
+    def _remedy(self, view: View, onset: float) -> dict[str, Any]:
         """Return how much lower the rate should be; weights that are updated by hand have a rate that nobody knows."""
         lr = view.history.peak_lr or None
         low, high = self.thresholds.lowering
-        wanted = state.onset / self.thresholds.ratio_notice if math.isfinite(state.onset) else 10.0
+        wanted = onset / self.thresholds.ratio_notice if math.isfinite(onset) else 10.0
         times = float(f"{min(high, max(low, wanted)):.1g}")
         return {
             "lr": lr,

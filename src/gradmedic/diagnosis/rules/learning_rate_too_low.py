@@ -9,6 +9,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.loss import STALL
 from gradmedic.diagnosis.ratios import matrices, median_of, update_ratios
 from gradmedic.diagnosis.schedule_phase import at_usual_rate, clipped_share
 from gradmedic.diagnosis.view import View
@@ -24,16 +25,18 @@ class Thresholds:
     cosine: float = 0.9
     """Median cosine of successive gradients: the next one says the same as the last (rules.md)."""
     ratio_certain: float = 1e-6
-    """Below this, weights have moved by less than a ten-thousandth in 100 steps, and the cosine only measures noise:
-    batches of 64 digits at fixed weights have one of 0.6, batches of 16 one of 0.3 (measured)."""
+    """Below this, weights have moved by less than a ten-thousandth in 100 steps: it can be said sooner."""
     cosine_certain: float = 0.15
-    """At such a step it is enough that the batches agree on a direction; those of a converged model do not."""
+    """It is enough that batches agree on a direction; those of a converged model do not. How much they agree at
+    weights that all but stand still measures their noise: batches of 64 digits by 0.6, of 16 by 0.3 (measured)."""
     fall: float = 0.01
     """Fall of the loss in 100 steps below which it does not fall (rules.md)."""
     window: int = 50
     """Tables, all of which must be known."""
     least_steps: int = 100
     """Steps before anything is said."""
+    least_certain: int = 50
+    """The same, below `ratio_certain`: in that many steps no weight has moved by as much as its rounding."""
     clipped: float = 0.5
     """Share of clipped steps above which the clip, not the rate, makes the steps small."""
     healthy: float = 1e-3
@@ -57,22 +60,24 @@ class LearningRateTooLow:
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look every ten tables at a run whose loss does not fall."""
         limits = self.thresholds
-        if not view.due(self.period) or view.history.steps < limits.least_steps:
+        if not view.due(self.period) or view.history.steps < limits.least_certain:
             return
         if view.harm.reason != "not_falling" or view.history.tables < limits.window:
             return
+        if view.loss.start - view.loss.recent > STALL * abs(view.loss.start):
+            return  # solved in its first steps (L-BFGS): the later ones are small because nothing is left to do
         if not at_usual_rate(view, limits.window) or clipped_share(view, limits.window) > limits.clipped:
             return
         if not median_of(update_ratios(view, 1)) < 10 * limits.ratio:
             return  # cheap, and far from it
         ratio = median_of(update_ratios(view, limits.window))
-        if not ratio < limits.ratio:
+        if not ratio < (limits.ratio if view.history.steps >= limits.least_steps else limits.ratio_certain):
             return
         places, _ = matrices(view.layout)
         cosine = median_of(view.tensor_window("cosine_prev", limits.window)[:, places])
-        certain = ratio < limits.ratio_certain and cosine > limits.cosine_certain
+        certain = cosine > limits.cosine_certain
         fall = self._fall(view)
-        if (cosine > limits.cosine or certain) and fall < limits.fall:
+        if certain and fall < limits.fall:
             yield self._draft(view, ratio, cosine, fall)
 
     def holds(self, finding: Finding, view: View) -> bool:

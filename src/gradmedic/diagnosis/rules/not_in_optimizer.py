@@ -37,10 +37,17 @@ class NotInOptimizer:
             return
         if not view.final and steps != self.thresholds.steps and steps % 50:
             return
+        facts = view.facts.parameters.values()
+        # A bare tensor beside modules is an input whose gradient was wanted: collocation points, adversarial images.
+        bare_trains = any(not fact.kind and fact.optimizer is not None for fact in facts)
         loose = [
             fact
-            for fact in view.facts.parameters.values()
-            if fact.trainable and fact.optimizer is None and fact.received and fact.numel > 0
+            for fact in facts
+            if fact.trainable
+            and fact.optimizer is None
+            and fact.received
+            and fact.numel > 0
+            and (fact.kind or bare_trains)
         ]
         if not loose:
             return

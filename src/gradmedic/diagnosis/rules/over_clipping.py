@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
-from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.gated import still_harmed
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -27,6 +28,11 @@ class Thresholds:
     window: int = 200
     warm_up: int = 100
     """Language models clip nearly every step in warm-up, in good health: these steps are not counted."""
+    factor_certain: float = 0.01
+    """Below this, where sizes matter to the optimizer, nothing is being held back from growing too large: the step
+    is a hundredth of what the learning rate was chosen for."""
+    early: int = 50
+    """Steps from the start of which all must be so, for a loss that does not fall."""
 
 
 class OverClipping:
@@ -41,33 +47,50 @@ class OverClipping:
         self.thresholds = thresholds or Thresholds()
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look every 50 steps once the window is full, and at the end."""
+        """Look every 50 steps once the window is full, and at the end; every ten at the start of a run that suffers."""
         limits = self.thresholds
         steps = view.history.steps
+        if steps % 10 == 0 and limits.early <= steps < limits.warm_up + limits.window:
+            yield from self._early(view)
         if not view.final and (steps % 50 or steps < limits.warm_up + limits.window):
             return
         n = min(limits.window, steps - limits.warm_up)
         if n < limits.window // 4 or not view.frame.clip_frequency:
             return
+        share, factor = self._measured(view, n)
+        if share > limits.share and factor < limits.factor:
+            yield self._draft(view, share, factor, n)
+
+    def holds(self, finding: Finding, view: View) -> bool:
+        """Take a warning back when the loss falls after all; what is left of it is a note."""
+        return still_harmed(finding, view)
+
+    def _early(self, view: View) -> Iterator[Draft]:
+        limits = self.thresholds
+        if view.harm.reason != "not_falling" or not view.frame.clip_frequency or _variant(view):
+            return
+        n = view.history.steps
+        share, factor = self._measured(view, n)
+        if share > limits.share and factor < limits.factor_certain:
+            yield self._draft(view, share, factor, n)
+
+    def _measured(self, view: View, n: int) -> tuple[float, float]:
+        """Return the share of the last `n` steps that were clipped, and the median factor; (0, 1) without a step."""
         used = view.window("skipped", n) == 0
         if not used.any():
-            return
+            return 0.0, 1.0
         share = float(view.window("clipped", n)[used].mean())
         factors = view.window("clip_scale", n)[used]
         factor = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 1.0
-        if share > limits.share and factor < limits.factor:
-            yield self._draft(view, share, factor, n)
+        return share, factor
 
     def _draft(self, view: View, share: float, factor: float, n: int) -> Draft:
         limits = self.thresholds
         norms = view.window("grad_norm", n)
         norms = norms[np.isfinite(norms)]
         typical = float(np.percentile(norms, 90)) if len(norms) else 0.0
-        name = view.optimizer_class.lower()
         harmed = view.harm.reason == "not_falling"
-        variant = (
-            "sign" if any(w in name for w in _SIGN) else ("adaptive" if any(w in name for w in _SCALE_FREE) else "")
-        )
+        variant = _variant(view)
         severity: Severity = "warning" if harmed and variant != "sign" else "info"
         return Draft(
             severity=severity,
@@ -90,3 +113,11 @@ class OverClipping:
             },
             variant=variant,
         )
+
+
+def _variant(view: View) -> str:
+    """Return what clipping means to the optimizer: "sign", "adaptive", or "" where sizes matter."""
+    name = view.optimizer_class.lower()
+    if any(word in name for word in _SIGN):
+        return "sign"
+    return "adaptive" if any(word in name for word in _SCALE_FREE) else ""

@@ -9,6 +9,9 @@ from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.view import View
 
+#: Steps after which every optimizer has been met, so that a layer without one has none.
+STEPS = 10
+
 
 class StaleOptimizer:
     """The model was copied, re-wrapped or re-created after the optimizer was built.
@@ -24,8 +27,9 @@ class StaleOptimizer:
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at once, and again whenever more is known."""
-        if view.facts is None or not view.facts.stale:
+        if view.facts is None:
             return
+        yield from self._replaced(view)
         by_optimizer: dict[str, list[dict[str, Any]]] = {}
         for entry in view.facts.stale:
             if self._orphaned(view, entry.get("twin")):
@@ -41,6 +45,29 @@ class StaleOptimizer:
                 evidence=(Evidence("tensors that no watched model has", len(entries), 0, "tensors"),),
                 params={"n": len(entries), "held": held},
                 optimizer=optimizer,
+            )
+
+    def _replaced(self, view: View) -> Iterator[Draft]:
+        """Tensors of no module that get no gradient, beside layers that do and that no optimizer has.
+
+        A layer that was replaced by one of another shape (a head for other classes) has no twin.
+        """
+        if view.facts is None or not (view.history.steps == STEPS or (view.final and view.history.steps > STEPS)):
+            return
+        facts = view.facts.parameters.values()
+        held = [fact for fact in facts if fact.optimizer == view.frame.optimizer]
+        # False, not None: that nobody has looked says nothing.
+        old = [fact for fact in held if not fact.kind and fact.received is False and fact.reached is False]
+        new = [fact for fact in facts if fact.kind and fact.trainable and fact.received and fact.optimizer is None]
+        if old and new and not view.facts.stale:
+            yield Draft(
+                severity="critical" if len(old) == len(held) else "error",
+                confidence=0.9,
+                step=0,
+                where=tuple(fact.name for fact in new),
+                evidence=(Evidence("tensors that no watched model has", len(old), 0, "tensors"),),
+                params={"n": len(old), "held": len(held)},
+                variant="replaced",
             )
 
     def _orphaned(self, view: View, twin: Any) -> bool:

@@ -30,6 +30,11 @@ class Thresholds:
     """Tables before anything is said: early second moments are means over a few steps."""
     elements: int = 16
     """Smaller tensors have no mean to speak of."""
+    repeated: int = 2
+    """One jump from which the loss comes back is a note: heavy-tailed targets make one now and then in good health."""
+    unlearned: float = 0.5
+    """A jump that takes this part of all that had been learned (first loss to the level before) from the median of the
+    steps after it is a fault by itself."""
     loss: BurstThresholds = field(default_factory=BurstThresholds)
 
 
@@ -61,6 +66,7 @@ class StaleSecondMoment:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._states: dict[str, _State] = {}
+        self._jumps: dict[str, int] = {}
         self._betas: dict[str, float | None] = {}
         self._facts: Facts | None = None
 
@@ -130,11 +136,16 @@ class StaleSecondMoment:
         if not len(found):
             return
         before, after, hurt = loss_rise(view.window("loss", n), int(found[-1]), limits.loss)
-        if not hurt:
-            return
+        if not hurt or (view.several_optimizers and not view.harm):
+            return  # losses of a GAN rise and fall against each other, whatever the steps are
+        jumps = self._jumps[view.frame.optimizer] = self._jumps.get(view.frame.optimizer, 0) + 1
+        at = int(found[-1])
+        lasting = float(np.median(view.window("loss", n)[at + 1 : at + 1 + limits.loss.after]))
+        unlearned = lasting - before > limits.unlearned * (view.loss.first - before)
+        grave = bool(view.harm) or unlearned or jumps >= limits.repeated
         beta = second_moment_beta(view) or 0.0
         yield Draft(
-            severity="warning",
+            severity="warning" if grave else "info",
             confidence=0.7 if view.harm else 0.6,
             step=event.step,
             where=(view.layout.names[event.place],),

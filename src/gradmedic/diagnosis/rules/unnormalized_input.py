@@ -62,7 +62,9 @@ class UnnormalizedInput:
         yield Draft(
             severity=severity,
             confidence=0.8 if view.harm else 0.4,
-            step=entry.step,
+            # What the data are like, they are from the first batch on; in an unmodified script that one has gone by
+            # before the model is known.
+            step=0,
             where=(entry.name,),
             evidence=(
                 Evidence("rms of the input", rms, limits.rms),

@@ -24,6 +24,9 @@ class Thresholds:
     """The decay is steady over layers, not one odd layer (rules.md)."""
     layers: int = 5
     """Fewer layers make no line."""
+    start: int = 3
+    """Tables one of which is not vanishing where training, and no initialisation, has made it so. A last layer that
+    starts at zero hides the others in the first of them."""
     steps: int = 5
     """Tables whose median is judged (rules.md: at least 5)."""
 
@@ -39,10 +42,13 @@ class VanishingGradient:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
+        self._healthy_start: set[str] = set()
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look every 10 tables, and at the end."""
+        """Look at the first tables, then every 10 of them, and at the end."""
         limits = self.thresholds
+        if view.table and view.history.tables <= limits.start:
+            self._look_at_start(view)
         if not view.due(self.period) or view.history.tables < limits.steps:
             return
         places, kind = layers(view.layout, limits.layers)
@@ -52,7 +58,7 @@ class VanishingGradient:
         if found is None or found.ratio >= limits.ratio_warning or found.r2 < limits.r2:
             return
         severe = found.ratio < limits.ratio_error
-        if view.harm.reason == "not_falling":
+        if view.harm.reason == "not_falling" and not view.loss.relapsed:
             yield self._draft(view, found, "error" if severe else "warning")
         elif severe:
             yield self._draft(view, found, "info")
@@ -63,13 +69,21 @@ class VanishingGradient:
             return True
         return not (view.due(self.period) and view.loss.falling)
 
+    def _look_at_start(self, view: View) -> None:
+        places, kind = layers(view.layout, self.thresholds.layers)
+        if not len(places):
+            return
+        found = profile(view.tensor_window("norm", 1), places, view.layout.numel, kind)
+        if found is not None and found.ratio >= self.thresholds.ratio_warning:
+            self._healthy_start.add(view.frame.optimizer)
+
     def _draft(self, view: View, found: Profile, severity: Severity) -> Draft:
         where = view.layout.pick(found.places)
         loss = view.loss
         return Draft(
             severity=severity,
             confidence=min(0.95, 0.5 + 0.45 * found.r2) if severity != "info" else 0.4,
-            step=0,
+            step=view.frame.step if view.frame.optimizer in self._healthy_start else 0,
             where=where[: max(1, len(where) // 2)],
             evidence=(
                 Evidence("gradient rms, first over last layer", found.ratio, self.thresholds.ratio_warning),

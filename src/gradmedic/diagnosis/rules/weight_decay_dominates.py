@@ -34,6 +34,11 @@ class Thresholds:
     nothing but offset the decay."""
     layers: float = 0.5
     """Share of the matrices that do so."""
+    forgets: float = 0.05
+    """A decay that takes this part of every weight in a step leaves of what was learned twenty steps ago a third: no
+    training wants that, whatever its loss does. Usual ones take 1e-6 (SGD 0.1 x 5e-4 with momentum: 5e-4) to 1e-3."""
+    short: int = 20
+    """Tables over which such a decay must have made the updates."""
 
 
 class WeightDecayDominates:
@@ -50,24 +55,27 @@ class WeightDecayDominates:
         self._first: dict[str, tuple[tuple[str, ...], int, Floats]] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Keep the first weights; look every ten tables at a run that is harmed."""
+        """Keep the first weights; look every ten tables at a run that is harmed, or that forgets."""
         limits = self.thresholds
         first = self._first.get(view.frame.optimizer)
         if view.table and (first is None or first[0] != view.layout.names):
             first = (view.layout.names, view.frame.step, view.tensor_window("weight_norm", 1)[-1].copy())
             self._first[view.frame.optimizer] = first
-        if first is None or not view.due(self.period) or view.history.tables < limits.window:
+        if first is None or not view.due(self.period) or view.history.tables < limits.short:
             return
         decay = number_of(view, "weight_decay")
         places, floor = matrices(view.layout)
-        if view.harm.reason not in ("not_falling", "diverged") or not decay or not view.frame.lr or not len(places):
+        if not decay or not view.frame.lr or not len(places):
+            return
+        yield from self._forgetful(view, places, first[2][places] > floor, decay)
+        if view.harm.reason not in ("not_falling", "diverged") or view.history.tables < limits.window:
             return
         weights = view.tensor_window("weight_norm", limits.window)
         then, now = weights[0, places], weights[-1, places]
         began = first[2][places]
         with np.errstate(divide="ignore", invalid="ignore"):
             lately, ever = np.log(then / now), np.log(began / now)
-        due = max(limits.pace * self._alone(view, decay), -math.log1p(-limits.least))
+        due = max(limits.pace * self._alone(view, decay, limits.window), -math.log1p(-limits.least))
         # Weights that a step too large has blown up fall back as well: what has grown since the start has lost nothing.
         losing = ((lately > due) | (ever > -math.log1p(-limits.lost))) & (ever > 0)
         if losing.mean() < limits.layers:
@@ -77,14 +85,29 @@ class WeightDecayDominates:
         if falling.mean() >= limits.layers:
             yield self._draft(view, places[falling], float(np.median(share[falling])), ever[falling], decay, first[1])
 
+    def _forgetful(self, view: View, places: np.ndarray, counted: np.ndarray, decay: float) -> Iterator[Draft]:
+        """Yield a draft where the rate of the decay by itself says that nothing can be kept, and the updates agree."""
+        limits = self.thresholds
+        if not (decays_beside(view) or "sgd" in view.optimizer_class.lower()):
+            return  # Adam divides a decay that goes through the gradient by its own size
+        tables = view.history.table_steps.window(limits.short)[:, 0]
+        taken = self._alone(view, decay, limits.short) / max(1.0, float(tables[-1] - tables[0]))
+        if taken < limits.forgets:
+            return
+        weights = view.tensor_window("weight_norm", limits.short)[:, places]
+        share = column_medians(self._shares(view, places, weights, decay))
+        made = (share > limits.share) & counted
+        if made.mean() >= limits.layers:
+            yield self._forgetful_draft(view, places[made], float(np.median(share[made])), decay, taken)
+
     def _shares(self, view: View, places: np.ndarray, weight: Floats, decay: float) -> Floats:
         """Return the decay's share in each update [n, L]; NaN where it cannot be said."""
-        n = self.thresholds.window
+        n = len(weight)
         if decays_beside(view):
             # The update is what the decay takes plus what the gradient moves. At right angles to each other their
             # squares add up; a decay that is larger than the update is offset by the gradient, and counts as all of it.
             update = view.tensor_window("update_norm", n)[:, places]
-            taken = self._rates(view)[:, None] * decay * weight
+            taken = self._rates(view, n)[:, None] * decay * weight
             moved = np.sqrt(np.maximum(update**2 - taken**2, 0.0))
         else:
             taken = decay * weight
@@ -93,9 +116,9 @@ class WeightDecayDominates:
         shares: Floats = np.divide(taken, total, out=np.full(total.shape, np.nan), where=total > 0)
         return shares
 
-    def _rates(self, view: View) -> Floats:
-        """Return the learning rate at each table of the window [n]; the present one where it is not known any more."""
-        n = min(self.thresholds.window, view.history.tables)
+    def _rates(self, view: View, n: int) -> Floats:
+        """Return the learning rate at each of the last `n` tables [n]; the present one where it is not known."""
+        n = min(n, view.history.tables)
         steps, rates = view.window("step", 512), view.window("lr", 512)
         tables = view.history.table_steps.window(n)[:, 0]
         at = np.clip(np.searchsorted(steps, tables), 0, len(steps) - 1)
@@ -103,13 +126,13 @@ class WeightDecayDominates:
         found: Floats = np.where(known, rates[at], view.frame.lr or 0.0)
         return found
 
-    def _alone(self, view: View, decay: float) -> float:
-        """Return the fall of the log norm that the decay alone would bring over the window."""
-        tables = view.history.table_steps.window(self.thresholds.window)[:, 0]
+    def _alone(self, view: View, decay: float, n: int) -> float:
+        """Return the fall of the log norm that the decay alone would bring over the last `n` tables."""
+        tables = view.history.table_steps.window(n)[:, 0]
         steps = float(tables[-1] - tables[0])
         momentum = number_of(view, "momentum") or 0.0
         boost = 1.0 if decays_beside(view) else 1.0 / max(1e-3, 1.0 - momentum)
-        return float(np.median(self._rates(view))) * decay * boost * steps
+        return float(np.median(self._rates(view, n))) * decay * boost * steps
 
     def _draft(self, view: View, places: np.ndarray, share: float, shrunk: Floats, decay: float, step: int) -> Draft:
         limits = self.thresholds
@@ -136,4 +159,34 @@ class WeightDecayDominates:
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
             },
+        )
+
+    def _forgetful_draft(self, view: View, places: np.ndarray, share: float, decay: float, taken: float) -> Draft:
+        limits = self.thresholds
+        taken = min(taken, 1.0)
+        return Draft(
+            severity="warning",
+            confidence=0.65,
+            step=int(view.history.table_steps.window(limits.short)[0, 0]),
+            where=view.layout.pick(places),
+            evidence=(
+                Evidence("share of every weight that the decay takes in a step", taken, limits.forgets),
+                Evidence("share of the decay in the update, median over matrices", share, limits.share),
+                Evidence("weight decay", decay),
+                Evidence("learning rate", view.frame.lr),
+            ),
+            params={
+                "taken": 100 * taken,
+                "memory": max(1, round(1 / taken)),
+                "share": 100 * share,
+                "tables": limits.short,
+                "decay": decay,
+                "lr": view.frame.lr,
+                # A hundredth of a percent per step: a memory of ten thousand steps.
+                "lower": float(f"{decay * 1e-4 / taken:.1g}"),
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+            },
+            variant="forgets",
         )

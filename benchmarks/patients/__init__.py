@@ -1,0 +1,1 @@
+"""The patients benchmark: trainings with one seeded fault each, their healthy twins, and healthy controls."""

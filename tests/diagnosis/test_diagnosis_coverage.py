@@ -1,0 +1,34 @@
+"""The table of what rules rest on agrees with what the rules read."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+from gradmedic.diagnosis import coverage
+from gradmedic.diagnosis import rules as package
+
+
+def sources():
+    for entry in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{entry.name}")
+        for value in vars(module).values():
+            if inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "code"):
+                yield value.code, inspect.getsource(module)
+
+
+@pytest.mark.parametrize("code", coverage.MODULE_RULES)
+def test_rules_of_modules_read_module_rows(code):
+    assert "module_rows" in dict(sources())[code]
+
+
+@pytest.mark.parametrize("code", coverage.LOSS_CALL_RULES)
+def test_rules_of_loss_calls_read_them(code):
+    assert "losses" in dict(sources())[code]
+
+
+def test_every_code_is_a_rule():
+    known = dict(sources())
+    groups = (coverage.MODULE_RULES, coverage.LOSS_CALL_RULES, coverage.LOSS_RULES, coverage.TABLE_RULES)
+    assert all(code in known for group in groups for code in group)
