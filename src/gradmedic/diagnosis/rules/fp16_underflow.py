@@ -46,8 +46,9 @@ class Fp16Underflow:
     """Zeros beside a largest element that is itself at fp16's lower end.
 
     Zeros alone say nothing: dead ReLU units and unused rows of an embedding make them too, but leave the other elements
-    at their usual size. Where weights are fp32 and the graph computes in fp16 (autocast), or most gradients are
-    numbers of fp16 (a cast in a hook), a largest element that is an exact multiple of fp16's smallest step tells that the gradient came through fp16.
+    at their usual size. Where weights are fp32 and the graph computes in fp16 (autocast), or most gradients are numbers
+    of fp16 (a cast in a hook), a largest element that is an exact multiple of fp16's smallest step tells that the
+    gradient came through fp16.
     """
 
     code = "GM203"
