@@ -55,8 +55,8 @@ class Thresholds:
     ratio_certain: float = 1.0
     """A step that moves weights by their own size leaves nothing of what they were."""
     ratio_lasting: float = 2e-2
-    """Median of the last `window` steps at which a loss that does not fall is blamed on them: in 50 of them all weights
-    have gone as far as they are long."""
+    """Median of the latest steps at which a loss that does not fall is blamed on them: in 50 of them all weights have
+    gone as far as they are long."""
     early: int = 10
     """Steps after such a one within which a loss that lies above its start is blamed on it at once."""
     lasting: int = 10
@@ -212,9 +212,12 @@ class LearningRateTooHigh:
     def _is_lasting(self, view: View, state: _State) -> bool:
         """Whether steps have been large for long, of a loss that stays near its start.
 
-        Losses around zero (policy gradients) do not tell by their level whether anything is learned.
+        Losses around zero (policy gradients) do not tell by their level whether anything is learned, and a loss that is
+        back where it began (other data came) had fallen with steps of that size.
         """
         limits, loss = self.thresholds, view.loss
+        if loss.relapsed:
+            return False
         ratios = [ratio for _, ratio in state.steps.latest]
         known = len(ratios) >= limits.window // 2 and loss.first > 0 and loss.recent > 0.5 * loss.first
         return known and state.steps.noticed.first is not None and float(np.median(ratios)) > limits.ratio_lasting
@@ -224,8 +227,9 @@ class LearningRateTooHigh:
         losses = view.window("loss", 2 * self.thresholds.window)
         if view.several_optimizers or len(losses) < 2 * self.thresholds.window or not np.isfinite(losses).all():
             return False
-        before, now = (float(np.median(half)) for half in np.split(losses, 2))
-        return abs(now - before) < FALL * abs(before)
+        levels = [float(np.median(part)) for part in np.split(losses, 4)]
+        flat = max(levels) - min(levels) < 2.5 * FALL * abs(levels[0])
+        return flat and abs(levels[3] + levels[2] - levels[1] - levels[0]) < 2 * FALL * abs(levels[0])
 
     def _turning(self, view: View) -> bool:
         """Whether successive gradients point against each other."""
