@@ -55,8 +55,8 @@ class Thresholds:
     ratio_certain: float = 1.0
     """A step that moves weights by their own size leaves nothing of what they were."""
     ratio_lasting: float = 2e-2
-    """Median of the latest steps at which a loss that does not fall is blamed on them: in 50 of them all weights have
-    gone as far as they are long."""
+    """Median of the latest steps at which a loss that fell at first and then stands still is blamed on them: in 50 of
+    them all weights have gone as far as they are long. (A loss that never falls has other causes as often.)"""
     early: int = 10
     """Steps after such a one within which a loss that lies above its start is blamed on it at once."""
     lasting: int = 10
@@ -204,8 +204,6 @@ class LearningRateTooHigh:
             return
         if steps.above >= limits.steps:
             yield self._draft(view, state, "warning", 0.7)
-        elif self._is_lasting(view, state):
-            yield self._draft(view, state, "warning", 0.6)
         elif steps.noticed.first is not None and steps.recent > limits.ratio_notice and self._turning(view):
             yield self._draft(view, state, "warning", 0.5)
 

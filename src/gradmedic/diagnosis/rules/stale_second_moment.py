@@ -32,6 +32,8 @@ class Thresholds:
     """Smaller tensors have no mean to speak of."""
     repeated: int = 2
     """One jump from which the loss comes back is a note: heavy-tailed targets make one now and then in good health."""
+    trifling: float = 0.1
+    """A jump by less than this part of all that had been learned counts for nothing: losses near zero have them."""
     unlearned: float = 0.5
     """A jump that takes this part of all that had been learned (first loss to the level before) from the median of the
     steps after it is a fault by itself."""
@@ -138,7 +140,8 @@ class StaleSecondMoment:
         before, after, hurt = loss_rise(view.window("loss", n), int(found[-1]), limits.loss)
         if not hurt or (view.several_optimizers and not view.harm):
             return  # losses of a GAN rise and fall against each other, whatever the steps are
-        jumps = self._jumps[view.frame.optimizer] = self._jumps.get(view.frame.optimizer, 0) + 1
+        counts = after - before > limits.trifling * (view.loss.first - before)
+        jumps = self._jumps[view.frame.optimizer] = self._jumps.get(view.frame.optimizer, 0) + counts
         at = int(found[-1])
         lasting = float(np.median(view.window("loss", n)[at + 1 : at + 1 + limits.loss.after]))
         unlearned = lasting - before > limits.unlearned * (view.loss.first - before)
