@@ -32,7 +32,7 @@ class Thresholds:
     """Smaller tensors have no mean to speak of."""
     repeated: int = 2
     """One jump from which the loss comes back is a note: heavy-tailed targets make one now and then in good health."""
-    trifling: float = 0.1
+    trifling: float = 0.25
     """A jump by less than this part of all that had been learned counts for nothing: losses near zero have them."""
     unlearned: float = 0.5
     """A jump that takes this part of all that had been learned (first loss to the level before) from the median of the
@@ -145,7 +145,7 @@ class StaleSecondMoment:
         at = int(found[-1])
         lasting = float(np.median(view.window("loss", n)[at + 1 : at + 1 + limits.loss.after]))
         unlearned = lasting - before > limits.unlearned * (view.loss.first - before)
-        grave = bool(view.harm) or unlearned or jumps >= limits.repeated
+        grave = counts and (bool(view.harm) or unlearned or jumps >= limits.repeated)
         beta = second_moment_beta(view) or 0.0
         yield Draft(
             severity="warning" if grave else "info",
