@@ -47,7 +47,14 @@ FALLING = list(np.linspace(2.3, 0.5, 200))
 
 @pytest.mark.parametrize(
     ("ratio", "cosine", "said"),
-    [(5e-6, 0.95, True), (5e-6, 0.3, True), (5e-6, 0.1, False), (2e-5, 0.95, False), (1e-7, 0.3, True), (1e-7, 0.05, False)],
+    [
+        (5e-6, 0.95, True),
+        (5e-6, 0.3, True),
+        (5e-6, 0.1, False),
+        (2e-5, 0.95, False),
+        (1e-7, 0.3, True),
+        (1e-7, 0.05, False),
+    ],
 )
 def test_too_low_needs_small_steps_and_gradients_that_agree(ratio, cosine, said):
     expected = [("GM402", "warning")] if said else []
