@@ -9,7 +9,29 @@ from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 
 #: Rules that rest on sampled module and graph probes.
-MODULE_RULES = ("GM303", "GM304", "GM310", "GM311", "GM312", "GM507", "GM509", "GM515")
+MODULE_RULES = (
+    "GM109",
+    "GM112",
+    "GM113",
+    "GM303",
+    "GM304",
+    "GM305",
+    "GM307",
+    "GM308",
+    "GM309",
+    "GM310",
+    "GM311",
+    "GM312",
+    "GM504",
+    "GM507",
+    "GM508",
+    "GM509",
+    "GM510",
+    "GM511",
+    "GM513",
+    "GM514",
+    "GM515",
+)
 #: Rules that rest on the loss calls of the first steps.
 LOSS_CALL_RULES = ("GM501", "GM502", "GM503")
 #: Symptoms: without a loss, nothing but NaN tells that a run suffers.
@@ -51,7 +73,6 @@ class Coverage:
     tables: int = 0
     modules: int = 0
     graphs: int = 0
-    hidden: int = 0
 
     def add(self, frame: Frame) -> None:
         """Take one frame."""
@@ -60,7 +81,6 @@ class Coverage:
         self.tables += len(frame.tensors) > 0
         self.modules += len(frame.modules) > 0
         self.graphs += any(row.get("what") == "loss" for row in frame.modules)
-        self.hidden += frame.grad_norm is None and len(frame.tensors) > 0
 
     def not_judged(self, facts: Facts | None) -> list[NotJudged]:
         """Return what could not be judged, the most sweeping first; empty when everything could."""

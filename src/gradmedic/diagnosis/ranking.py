@@ -1,9 +1,10 @@
-"""Which finding comes first: a linear score whose weights are data (`ranking.json`), fitted on a benchmark.
+"""Which finding comes first: a linear score whose weights are data (`ranking.json`).
 
     score = prior(class) + w_severity * severity + w_confidence * confidence + w_onset * log(1 + onset - earliest onset)
 
 The prior follows the order in which causes act on each other (data, wiring, loss, initialisation and gradient flow,
-optimizer, precision, symptom) where the fit had nothing to say. The signs of the other weights are fixed: a graver,
+optimizer, precision, symptom). `benchmarks/patients/fit_ranking.py` fits the weights; so far the benchmark has too few
+runs with a right finding beside a wrong one to move them. The signs of the other weights are fixed: a graver,
 surer or earlier finding never ranks lower for it. A finding at "info" never precedes one at "warning" or above.
 """
 

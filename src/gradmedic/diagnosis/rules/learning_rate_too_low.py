@@ -23,7 +23,7 @@ class Thresholds:
     """Median over matrices of |update| / |weight| (rules.md; TheDeepChecker 1e-4, SageMaker Debugger 1e-8, Karpathy:
     healthy about 1e-3)."""
     cosine: float = 0.9
-    """Median cosine of successive gradients: the next one says the same as the last (rules.md)."""
+    """Median cosine of successive gradients above which it is the surer: the next one says the same (rules.md)."""
     ratio_certain: float = 1e-6
     """Below this, weights have moved by less than a ten-thousandth in 100 steps: it can be said sooner."""
     cosine_certain: float = 0.15
@@ -75,9 +75,9 @@ class LearningRateTooLow:
             return
         places, _ = matrices(view.layout)
         cosine = median_of(view.tensor_window("cosine_prev", limits.window)[:, places])
-        certain = cosine > limits.cosine_certain
+        agree = cosine > limits.cosine_certain
         fall = self._fall(view)
-        if certain and fall < limits.fall:
+        if agree and fall < limits.fall:
             yield self._draft(view, ratio, cosine, fall)
 
     def holds(self, finding: Finding, view: View) -> bool:
