@@ -107,7 +107,7 @@ class LearningRateTooLow:
             step=0,
             evidence=(
                 Evidence("update / weight, median over matrices", ratio, limits.ratio),
-                Evidence("cosine of successive gradients, median", cosine, limits.cosine),
+                Evidence("cosine of successive gradients, median", cosine, limits.cosine_certain),
                 Evidence("fall of the loss in 100 steps", fall, limits.fall),
                 Evidence("learning rate", lr),
             ),
