@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
 from gradmedic.clip.apply import applied
 from gradmedic.clip.operations import Operation, Scale
 from gradmedic.clip.spec import Spec
+from gradmedic.stats.distribution import Distribution
+from gradmedic.stats.mesh_layout import local_of
 
 
 class Gradients:
@@ -21,6 +23,9 @@ class Gradients:
         gradients: their gradients, None where there is none.
         second_moment: returns a parameter's second moment as its optimizer keeps it, or None.
         loss_scale: what the gradients still have to be divided by, 0-d; None: nothing.
+        distribution: how the parameters lie on several ranks, whose gradients are then the parts that lie here, and
+            zeros where only other ranks have one; None where all are whole. What is measured is of the whole tensors,
+            so that all ranks must measure the same at the same time.
     """
 
     def __init__(
@@ -30,9 +35,11 @@ class Gradients:
         gradients: Sequence[torch.Tensor | None],
         second_moment: Callable[[torch.Tensor], torch.Tensor | None] | None = None,
         loss_scale: torch.Tensor | None = None,
+        distribution: Distribution | None = None,
     ) -> None:
         self._spec = spec
         self._parameters = parameters
+        self._distribution = None if distribution is None or distribution.plain else distribution
         self._gradients = gradients
         self._second_moment = second_moment
         self._loss_scale = loss_scale
@@ -40,7 +47,14 @@ class Gradients:
         self._chosen: frozenset[int] | None = None
 
     def _copy(self) -> Gradients:
-        twin = Gradients(self._spec, self._parameters, self._gradients, self._second_moment, self._loss_scale)
+        twin = Gradients(
+            self._spec,
+            self._parameters,
+            self._gradients,
+            self._second_moment,
+            self._loss_scale,
+            self._distribution,
+        )
         twin._operations, twin._chosen = self._operations, self._chosen
         return twin
 
@@ -83,14 +97,21 @@ class Gradients:
         result = torch.zeros(len(self._gradients), dtype=torch.float64, device=self._spec.device)
         for at in self.positions:
             result[at] = _norm_of_finite(self.values(at), p)
-        return result
+        return result if self._distribution is None else self._distribution.join_p_norms(result, p)
 
-    def unit_norms(self, at: int, axis: int | None, p: float = 2.0) -> torch.Tensor:
-        """Return the norms of a gradient's output units, float64 [units], 0-d where the tensor is one unit.
+    def unit_norms(self, axes: Mapping[int, int | None], p: float = 2.0) -> dict[int, torch.Tensor]:
+        """Return the norms of gradients' output units: position -> float64 [units], 0-d where the tensor is one unit.
 
         A unit with a NaN or an infinity gives NaN or infinity: nobody can say what its norm should be. For a sparse
         gradient, the units are the rows that it stores.
+
+        Args:
+            axes: position, among `positions`, -> axis of the units, None where the tensor is one unit.
+            p: of the norm.
         """
+        return self._joined({at: self._unit_norms(at, axis, p) for at, axis in axes.items()}, axes, p)
+
+    def _unit_norms(self, at: int, axis: int | None, p: float) -> torch.Tensor:
         simple = all(isinstance(operation, Scale) for operation in self._operations)
         gradient = self._gradients[at]
         assert gradient is not None, "only those at `positions` have a gradient"
@@ -106,14 +127,31 @@ class Gradients:
         """Return the weights' p-norms, float64 [N]; one pass over all weights."""
         result = torch.zeros(len(self._gradients), dtype=torch.float64, device=self._spec.device)
         for at in self.positions:
-            result[at] = torch.linalg.vector_norm(self._parameters[at].detach(), p, dtype=self._wide(at)).double()
-        return result
+            result[at] = _p_norm(self._weight(at), p, self._wide(at))
+        return result if self._distribution is None else self._distribution.join_p_norms(result, p)
 
-    def weight_unit_norms(self, at: int, axis: int | None, p: float = 2.0) -> torch.Tensor:
-        """Return the norms of the output units of a weight, as `unit_norms`; for a sparse gradient of its rows."""
-        weight = self._parameters[at].detach()
-        gradient = self._gradients[at]
-        return unit_norms(_as_stored(weight, gradient), axis, p)
+    def weight_unit_norms(self, axes: Mapping[int, int | None], p: float = 2.0) -> dict[int, torch.Tensor]:
+        """Return the norms of the output units of weights, as `unit_norms`; for a sparse gradient of its rows."""
+        norms = {
+            at: unit_norms(_as_stored(self._weight(at), self._gradients[at]), axis, p) for at, axis in axes.items()
+        }
+        return self._joined(norms, axes, p)
+
+    def units_here(self, values: torch.Tensor, at: int, axis: int | None) -> torch.Tensor:
+        """Return the part of a vector of units, as `unit_norms` gives it, for the gradient that lies here."""
+        return values if self._distribution is None else self._distribution.units_here(values, at, axis)
+
+    def any_rank(self, flag: torch.Tensor) -> torch.Tensor:
+        """Return whether a flag, 0-d bool, that was worked out from what lies here is set on any rank."""
+        return flag if self._distribution is None else self._distribution.any_rank(flag)
+
+    def _joined(
+        self, norms: dict[int, torch.Tensor], axes: Mapping[int, int | None], p: float
+    ) -> dict[int, torch.Tensor]:
+        return norms if self._distribution is None else self._distribution.join_units(norms, axes, p)
+
+    def _weight(self, at: int) -> torch.Tensor:
+        return local_of(self._parameters[at].detach())
 
     def second_moment(self, at: int) -> torch.Tensor | None:
         """Return the running mean of squared gradients that the optimizer keeps, or None where there is none yet.
@@ -121,10 +159,17 @@ class Gradients:
         It has the shape of `values`: of a sparse gradient's, the rows that it stores.
         """
         moment = None if self._second_moment is None else self._second_moment(self._parameters[at])
-        return None if moment is None else _as_stored(moment, self._gradients[at])
+        return None if moment is None else _as_stored(local_of(moment), self._gradients[at])
 
     def _wide(self, at: int) -> torch.dtype:
         return torch.complex128 if self._parameters[at].is_complex() else torch.float64
+
+
+def _p_norm(values: torch.Tensor, p: float, wide: torch.dtype) -> torch.Tensor:
+    if not values.numel():  # an empty part has no largest element
+        return torch.zeros((), dtype=torch.float64, device=values.device)
+    norm: torch.Tensor = torch.linalg.vector_norm(values, p, dtype=wide).double()
+    return norm
 
 
 def _as_stored(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
@@ -138,8 +183,9 @@ def unit_norms(values: torch.Tensor, axis: int | None, p: float) -> torch.Tensor
     """Return the p-norms along `axis`, float64; in float64, so that nothing overflows."""
     wide = torch.complex128 if values.is_complex() else torch.float64
     if axis is None or values.dim() < 2:
-        whole: torch.Tensor = torch.linalg.vector_norm(values, p, dtype=wide).double()
-        return whole
+        return _p_norm(values, p, wide)
+    if not values.numel():
+        return torch.zeros(values.shape[axis], dtype=torch.float64, device=values.device)
     others = [dim for dim in range(values.dim()) if dim != axis]
     each: torch.Tensor = torch.linalg.vector_norm(values, p, dim=others, dtype=wide).double()
     return each

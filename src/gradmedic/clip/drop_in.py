@@ -12,7 +12,9 @@ import torch
 from gradmedic.clip.apply import scale_gradients
 from gradmedic.clip.norm import check_threshold, scale_to
 from gradmedic.clip.summary import joint_norm
-from gradmedic.stats import gradient_stats
+from gradmedic.stats import StatsTable, gradient_stats
+from gradmedic.stats.distribution import Distribution
+from gradmedic.stats.parts import part_to_measure, readable, visible_gradient
 from gradmedic.torch_hooks import ClipCall, announce_clip, announce_clip_norm
 
 
@@ -56,18 +58,21 @@ def clip_grad_norm_(
     power = check_threshold(math.inf if str(norm_type) == "inf" else norm_type, "norm_type")  # torch takes the word
     chosen = _unique(parameters)
     announce_clip_norm(chosen)
-    gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
-    if not gradients:
+    taking_part = [parameter for parameter in chosen if readable(parameter)]
+    if not taking_part:
         with announce_clip(ClipCall("gradmedic", chosen, max_norm=limit)):  # a clip in the wrong place may find none
             return torch.zeros((), device=chosen[0].device if chosen else None)
-    table = gradient_stats(gradients)
-    total = _p_norm(gradients, power, table.norm, table.max_abs)
+    distribution = Distribution(taking_part)
+    gradients = [part_to_measure(parameter) for parameter in taking_part]
+    table = distribution.join_table(gradient_stats(gradients))
+    total = _p_norm(gradients, power, table, distribution)
     nonfinite = table.nonfinite()
     if error_if_nonfinite:
         _raise_if_nonfinite((table.nan_count + table.inf_count).tolist())
     call = ClipCall("gradmedic", chosen, max_norm=limit, total_norm=total)
     with announce_clip(call):
-        scale_gradients(gradients, scale_to(limit, total, nonfinite))
+        written = [gradient for parameter in taking_part if (gradient := visible_gradient(parameter)) is not None]
+        scale_gradients(written, scale_to(limit, total, nonfinite))
     poison = torch.where(table.nan_count.sum() > 0, math.nan, torch.where(table.inf_count.sum() > 0, math.inf, 0.0))
     exact = any(gradient.dtype in (torch.float64, torch.complex128) for gradient in gradients)
     return (total + poison.to(total.device)).to(torch.float64 if exact else torch.float32)
@@ -87,19 +92,17 @@ def _unique(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Ten
 
 
 def _p_norm(
-    gradients: Sequence[torch.Tensor], power: float, norms: torch.Tensor, largest: torch.Tensor
+    gradients: Sequence[torch.Tensor], power: float, table: StatsTable, distribution: Distribution
 ) -> torch.Tensor:
     """Joint p-norm over the finite elements, 0-d float64."""
     if power == 2.0:
-        return joint_norm(norms, 2.0)
+        return joint_norm(table.norm, 2.0)
     if math.isinf(power):
-        return largest.max()
+        return table.max_abs.max()
     # Each gradient is divided by its largest magnitude first: |g|^p of the quotient cannot overflow.
-    parts = [_one_p_norm(g, power, m) for g, m in zip(gradients, largest, strict=True)]
-    vector = torch.stack([part.to(largest.device) for part in parts])
-    top = vector.max()
-    safe = torch.where(top > 0, top, torch.ones_like(top))
-    return safe * (vector / safe).pow(power).sum().pow(1.0 / power)
+    parts = [_one_p_norm(g, power, m) for g, m in zip(gradients, table.max_abs, strict=True)]
+    vector = torch.stack([part.to(table.max_abs.device) for part in parts])
+    return joint_norm(distribution.join_p_norms(vector, power), power)
 
 
 def _one_p_norm(gradient: torch.Tensor, power: float, largest: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -64,30 +65,31 @@ class NormClip(BaseTransform):
     def _by_unit(self, summary: GradientSummary) -> Decision:
         if summary.gradients is None:
             raise ValueError("clipping by unit needs the gradients, and they are not at hand")
+        axes = {at: summary.spec.tensors[at].unit_dim for at in summary.gradients.positions}
+        units = summary.gradients.unit_norms(axes, self.norm_type)
+        limits = self._unit_limits(summary, axes, units)
         factors: dict[int, torch.Tensor] = {}
-        dims: dict[int, int | None] = {}
         norms: dict[int, torch.Tensor] = {}
         clipped = torch.zeros((), dtype=torch.bool, device=summary.norm.device)
-        for at in summary.gradients.positions:
-            axis = summary.spec.tensors[at].unit_dim
-            units = summary.gradients.unit_norms(at, axis, self.norm_type)
-            limit = self._unit_limit(summary, at, axis, units)
-            finite = torch.isfinite(units)
-            over = finite & (units > limit)
-            factors[at] = torch.where(over, limit / (units + self.eps), torch.ones_like(units))
-            dims[at] = axis
-            kept = torch.where(finite, units * factors[at], torch.zeros_like(units)).reshape(-1)
+        for at, measured in units.items():
+            finite = torch.isfinite(measured)
+            over = finite & (measured > limits[at])
+            factor = torch.where(over, limits[at] / (measured + self.eps), torch.ones_like(measured))
+            factors[at] = summary.gradients.units_here(factor, at, axes[at])
+            kept = torch.where(finite, measured * factor, torch.zeros_like(measured)).reshape(-1)
             norms[at] = joint_norm(kept, self.norm_type).to(summary.norm.device)
             clipped = clipped | over.any().to(clipped.device)
         after = norms if self.norm_type == 2.0 else {}
-        return Decision((UnitScale(factors, dims, after),), clipped)
+        return Decision((UnitScale(factors, axes, after),), clipped)
 
-    def _unit_limit(self, summary: GradientSummary, at: int, axis: int | None, units: torch.Tensor) -> torch.Tensor:
+    def _unit_limits(
+        self, summary: GradientSummary, axes: Mapping[int, int | None], units: Mapping[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
         if isinstance(self.threshold, ParamRatio):
             assert summary.gradients is not None
-            return self.threshold.of_weights(summary.gradients.weight_unit_norms(at, axis, self.norm_type))
-        limit: torch.Tensor = self.threshold.value(units, State(), summary)
-        return limit
+            weights = summary.gradients.weight_unit_norms(axes, self.norm_type)
+            return {at: self.threshold.of_weights(norm) for at, norm in weights.items()}
+        return {at: self.threshold.value(norm, State(), summary) for at, norm in units.items()}
 
 
 def scale_to(

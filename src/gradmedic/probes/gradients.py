@@ -13,8 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from gradmedic.probes.across_ranks import global_norms, measure_gradients
 from gradmedic.probes.positions import index_of
-from gradmedic.stats import StatsTable, gradient_stats, norms
+from gradmedic.stats import StatsTable
+from gradmedic.stats.distribution import plain_scalar
+from gradmedic.stats.mesh_layout import is_distributed
+from gradmedic.stats.parts import local_gradient, readable
 from gradmedic.torch_hooks import ClipCall
 from gradmedic.types import Backend
 
@@ -47,6 +51,7 @@ class Reading:
         clips: what was done to them since.
         remeasured: norms of tensors that were changed by something we did not see: position -> 0-d tensor.
         altered: whether something that is no clip has changed a gradient since.
+        present: which tensors have a gradient on any rank, bool [N]; None: all.
     """
 
     keys: list[int]
@@ -56,6 +61,7 @@ class Reading:
     clips: list[Clip] = field(default_factory=list)
     remeasured: tuple[list[int], torch.Tensor] | None = None
     altered: bool = False
+    present: torch.Tensor | None = None
 
     def select(self, positions: Sequence[int]) -> Reading:
         """Return the reading of some of its tensors (several optimizers may share one clip call)."""
@@ -68,6 +74,7 @@ class Reading:
             None if self.table is None else _select(self.table, index),
             None if self.norms is None else self.norms[index.to(self.norms.device)],
             [self.versions[at] for at in positions],
+            present=None if self.present is None else self.present[index.to(self.present.device)],
         )
         for clip in self.clips:
             touched = range(len(self.keys)) if clip.positions is None else clip.positions
@@ -143,33 +150,29 @@ class GradientReader:
         divide_by: torch.Tensor | None = None,
         waits: bool = True,
     ) -> Reading:
-        """Measure the gradients of the parameters, all of which must have one.
+        """Measure the gradients of the parameters, all of which must be `readable`.
 
         Args:
-            parameters: tensors with `.grad`.
+            parameters: tensors with `.grad`, or of which another rank may have one.
             full: the whole table, or norms only.
             histogram: with the log2 histogram.
             divide_by: loss scale that the gradients still carry (0-d tensor), divided out of the statistics.
             waits: whether gradients may change before the reading is used, so that their versions matter.
         """
-        gradients = [parameter.grad for parameter in parameters]
-        present = [gradient for gradient in gradients if gradient is not None]
         factor = None if divide_by is None else 1.0 / divide_by.double()
-        table = vector = None
-        if full:
-            table = gradient_stats(present, histogram=histogram, backend=self._backend)
-            table = table if factor is None else table.scaled(factor)
-        else:
-            vector = norms(present, backend=self._backend)
-            vector = vector if factor is None else vector * factor.to(vector.device)
-        return Reading([id(p) for p in parameters], table, vector, [_version(p) for p in parameters] if waits else [])
+        table, vector, present = measure_gradients(parameters, full=full, histogram=histogram, backend=self._backend)
+        if factor is not None:
+            table = None if table is None else table.scaled(factor)
+            vector = None if vector is None else vector * factor.to(vector.device)
+        versions = [_version(p) for p in parameters] if waits else []
+        return Reading([id(p) for p in parameters], table, vector, versions, present=present)
 
     def before_clip(
         self, call: ClipCall, watched: Sequence[torch.Tensor], *, full: bool, divide_by: torch.Tensor | None
     ) -> None:
         """Take the reading that the clip call is about to destroy, for watched tensors that have none yet."""
         taken = {key for reading in self._waiting for key in reading.keys}
-        fresh = [p for p in watched if p.grad is not None and id(p) not in taken]
+        fresh = [p for p in watched if readable(p) and id(p) not in taken]
         if not self._waiting:
             self._holders.clear()
         if fresh:
@@ -183,7 +186,7 @@ class GradientReader:
             at = [position for position, key in enumerate(reading.keys) if key in touched]
             if not at:
                 continue
-            total = call.total_norm.detach().clone() if call.total_norm is not None else None
+            total = plain_scalar(call.total_norm.detach()).clone() if call.total_norm is not None else None
             everything = len(at) == len(reading.keys)
             reading.clips.append(Clip(None if everything else at, call.max_norm, total, call.clip_value))
             for position in at:
@@ -270,19 +273,31 @@ class GradientReader:
     def _remeasure(self, reading: Reading, wanted: dict[int, torch.Tensor], divide_by: torch.Tensor | None) -> None:
         by_value = any(clip.clip_value is not None for clip in reading.clips)
         mine = [position for position, key in enumerate(reading.keys) if key in wanted]
-        changed = [at for at in mine if _version(wanted[reading.keys[at]]) != reading.versions[at]]
+        # Whether a tensor that lies on several ranks was changed by something unknown is not asked: one rank alone
+        # might say yes, and would wait for the others in a collective. That a clip by value was made, all know.
+        changed = [at for at in mine if self._changed(wanted[reading.keys[at]], reading.versions[at])]
         reading.altered = bool(changed)
         changed = mine if by_value else changed
-        present = [(at, gradient) for at in changed if (gradient := wanted[reading.keys[at]].grad) is not None]
+        parameters = [wanted[reading.keys[at]] for at in changed]
+        present = [(at, p) for at, p in zip(changed, parameters, strict=True) if readable(p)]
         if present:
-            values = norms([gradient for _, gradient in present], backend=self._backend)
+            values = global_norms([_gradient_or_nothing(p) for _, p in present], backend=self._backend)
             values = values if divide_by is None else values / divide_by.double().to(values.device)
             reading.remeasured = ([at for at, _ in present], values)
+
+    @staticmethod
+    def _changed(parameter: torch.Tensor, version: Version) -> bool:
+        return not is_distributed(parameter) and _version(parameter) != version
+
+
+def _gradient_or_nothing(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter's gradient; in place of one that only other ranks have, zeros that lie as it would."""
+    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
 
 
 def _version(parameter: torch.Tensor) -> Version:
     """Return what changes when a gradient is written to, or exchanged for another."""
-    gradient = parameter.grad
+    gradient = local_gradient(parameter)
     if gradient is None:
         return (-1, -1)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from gradmedic.probes.sentinels import Sentinel, remember
+from gradmedic.stats.mesh_layout import local_of
 
 
 class Leftovers:
@@ -44,4 +45,5 @@ class Leftovers:
 def _is_empty(gradient: torch.Tensor | None) -> bool:
     if gradient is None:
         return True
+    gradient = local_of(gradient)
     return gradient.layout == torch.strided and gradient.device.type == "cpu" and not bool(gradient.any())

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from gradmedic.stats.parts import has_memory
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: Operations that hand on what they were given, in another shape, order, type or choice.
@@ -44,7 +46,9 @@ def saved(node: Any, name: str, *, near_loss: bool = False) -> torch.Tensor | No
         return None
     tensor = tensor.detach()
     there = tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
-    return tensor if there and not torch._C._functorch.is_functorch_wrapped_tensor(tensor) else None
+    if not there or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return tensor if has_memory(tensor) else None
 
 
 def setting(node: Any, name: str) -> Any:
@@ -94,7 +98,9 @@ def behind(node: Any, *, in_place: bool = False) -> Any:
 def leaf_behind(node: Any) -> torch.Tensor | None:
     """Return the leaf behind a node, through views and casts; None where something was computed for it."""
     leaf = getattr(behind(node), "variable", None)
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else None
+    if not isinstance(leaf, torch.Tensor) or (leaf.layout is torch.strided and leaf.numel() and not has_memory(leaf)):
+        return None
+    return leaf.detach()
 
 
 def linear_output(node: Any, rows: int | None = None) -> torch.Tensor | None:

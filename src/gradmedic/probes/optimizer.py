@@ -22,14 +22,10 @@ from gradmedic.holdings import held_by
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.pending import ClipCount, PendingFrame
-from gradmedic.probes.samples import CoordinateSampler, Views
+from gradmedic.probes.sampled_changes import SampledChanges, StepSample
 from gradmedic.roster import Roster
-from gradmedic.stats import norms
+from gradmedic.stats.parts import readable
 from gradmedic.types import Backend
-
-#: Weight norms are measured at each of the first steps, and from then on at recorded steps this far apart.
-_EARLY_STEPS = 16
-_WEIGHTS_EVERY = 8
 
 
 @dataclass(slots=True)
@@ -81,11 +77,8 @@ class OptimizerProbe:
         self._holders: list[weakref.ref[torch.Tensor]] = []
         self._by_size: list[int] = []
         self._names: tuple[str, ...] = ()
-        self._sampler: CoordinateSampler | None = None
-        self._direction: tuple[int, torch.Tensor] | None = None
+        self._changes = SampledChanges(backend)
         self._last_end: float | None = None
-        self._last_weights: tuple[int, torch.Tensor] | None = None
-        self._weights_measured: int | None = None
         self._open: _OpenStep | None = None
 
     def parameters(self, optimizer: Any) -> list[torch.Tensor]:
@@ -120,9 +113,7 @@ class OptimizerProbe:
             # Not in any watched model: still part of what the optimizer does.
             names.append(entry.name if entry is not None else f"{self.name}[{position}]")
         self._names = tuple(names)
-        self._sampler = None
-        self._direction = None
-        self._weights_measured = None
+        self._changes.forget()
 
     def begin(
         self, optimizer: Any, options: StepOptions, *, read: bool = True, updated: bool = False
@@ -142,10 +133,8 @@ class OptimizerProbe:
         hidden = [at for at, p in enumerate(parameters) if p.is_meta]
         opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
         self._open = opened
-        if options.sample:
-            self._sample_weights(opened)
-            if updated:
-                self._compare_with_last(opened)
+        if options.sample and parameters and not hidden:
+            opened.sample = self._changes.begin(parameters, self.step, keep=options.keep, updated=updated)
         return self.read_again() if read else []
 
     def read_again(self) -> list[tuple[Reading, list[int]]]:
@@ -155,12 +144,11 @@ class OptimizerProbe:
             return []
         opened.was_read = True
         parameters = opened.parameters
-        gradients = [parameter.grad for parameter in parameters]
-        present = [at for at, gradient in enumerate(gradients) if gradient is not None and not gradient.is_meta]
+        present = [at for at, parameter in enumerate(parameters) if readable(parameter)]
         opened.readings = self._read(parameters, present, opened.options)
         self._suspect_weights(opened)
-        if opened.options.sample and opened.options.direction and self._sampler is not None and present:
-            opened.direction = self._sampler.read(gradients)
+        if opened.sample is not None and opened.options.direction and present:
+            self._changes.read_direction(opened.sample, parameters)
         return opened.readings
 
     def _read(
@@ -175,39 +163,14 @@ class OptimizerProbe:
         places = {id(parameters[at]): at for at in present}
         return [(reading, [places[key] for key in reading.keys]) for reading in taken]
 
-    def _sample_weights(self, opened: _OpenStep) -> None:
-        if not opened.parameters or opened.hidden:
-            return
-        if self._sampler is None or not self._sampler.matches(opened.parameters):
-            self._sampler = CoordinateSampler(opened.parameters)
-            self._direction = None
-        opened.views = self._sampler.views(opened.parameters)
-        opened.weights = self._sampler.read(opened.parameters, opened.views)
-        if self._weights_due(opened.options):
-            self._measure_weights(opened)
-
-    def _weights_due(self, options: StepOptions) -> bool:
-        """Whether weight norms are to be measured: they take a pass over all weights, and change slowly."""
-        last = self._weights_measured
-        return last is None or self.step < _EARLY_STEPS or (options.keep and self.step - last >= _WEIGHTS_EVERY)
-
-    def _measure_weights(self, opened: _OpenStep) -> None:
-        opened.weight_norms = norms(opened.parameters, backend=self._backend)
-        self._weights_measured = self.step
-
     def _suspect_weights(self, opened: _OpenStep) -> None:
         """Measure the weights of a step whose gradients are not finite: they may be what is not. On the CPU only."""
-        if opened.weight_norms is not None or opened.views is None or self._backend == "torch":
+        sample = opened.sample
+        if sample is None or sample.weight_norms is not None or self._backend == "torch":
             return
         counts = [reading.nonfinite() for reading, _ in opened.readings]
         if any(count.device.type == "cpu" and int(count) for count in counts):
-            self._measure_weights(opened)
-
-    def _compare_with_last(self, opened: _OpenStep) -> None:
-        step, weights = self._last_weights or (-1, None)
-        opened.compare = weights is not None and step == self.step - 1
-        if opened.compare:
-            opened.weights = weights
+            self._changes.measure_weights(sample, self.step)
 
     def finish(self, *, skipped: str | None = None) -> PendingFrame | None:
         """Read the weights after the step and return the step's frame; None if `begin` was not called."""
@@ -227,7 +190,8 @@ class OptimizerProbe:
         pending.found_inf = opened.options.found_inf
         pending.full = opened.options.full
         pending.keep = opened.options.keep
-        self._sample_after(opened, pending)
+        if opened.sample is not None:
+            self._changes.finish(opened.sample, opened.parameters, self.step, pending)
         frame.lrs = opened.rates
         frame.lr = opened.rates[0] if opened.rates else None
         self.freshness.stepped(opened.parameters[at] for at in self._by_size)
@@ -272,30 +236,7 @@ class OptimizerProbe:
     def weights_changed(self) -> bool:
         """Whether the weights differ from those at the beginning of the open step (reads the host; CPU loops only)."""
         opened = self._open
-        if opened is None or opened.weights is None or self._sampler is None:
-            return False
-        return not bool(torch.equal(self._sampler.read(opened.parameters), opened.weights))
-
-    def _sample_after(self, opened: _OpenStep, pending: PendingFrame) -> None:
-        if self._sampler is None or opened.weights is None:
-            return
-        after = self._sampler.read(opened.parameters, opened.views)
-        if after.shape != opened.weights.shape:  # the step has exchanged weights for others of other shapes
-            return
-        self._last_weights = (self.step, after)
-        everyone = list(range(len(opened.parameters)))
-        if opened.compare:
-            update_norm, unchanged = self._sampler.compare(opened.weights, after)
-            pending.vectors["update_norm"] = (update_norm, everyone)
-            pending.vectors["unchanged_frac"] = (unchanged, everyone)
-        if opened.weight_norms is not None:
-            pending.vectors["weight_norm"] = (opened.weight_norms, everyone)
-        if opened.direction is None:
-            return
-        if self._direction is not None and self._direction[0] == self.step - 1:
-            cosine = self._sampler.cosine(opened.direction, self._direction[1])
-            pending.vectors["cosine_prev"] = (cosine, everyone)
-        self._direction = (self.step, opened.direction)
+        return opened is not None and opened.sample is not None and self._changes.changed(opened.sample)
 
 
 @dataclass(slots=True)
@@ -308,11 +249,7 @@ class _OpenStep:
     rates: tuple[float, ...] = ()
     readings: list[tuple[Reading, list[int]]] = field(default_factory=list)
     was_read: bool = False
-    views: Views | None = None
-    weights: torch.Tensor | None = None
-    weight_norms: torch.Tensor | None = None
-    compare: bool = True
-    direction: torch.Tensor | None = None
+    sample: StepSample | None = None
 
 
 def learning_rates(optimizer: Any) -> tuple[float, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from gradmedic.stats.parts import has_memory
+
 _RESULTS = ("result", "output", "out", "indices", "logsumexp")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -50,7 +52,8 @@ def saved_tensors(node: Any) -> list[Saved]:
 
 def is_readable(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a plain one whose values are there."""
-    return tensor.layout == torch.strided and tensor.device.type != "meta" and type(tensor) in _PLAIN
+    plain = tensor.layout == torch.strided and tensor.device.type != "meta" and type(tensor) in _PLAIN
+    return plain and (not tensor.numel() or has_memory(tensor))
 
 
 def range_of(saved: Sequence[Saved]) -> str:

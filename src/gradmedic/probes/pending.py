@@ -230,7 +230,7 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
     table = reading.table
     moments, tallies = (-1, -1) if table is None else (parcel.add(table.moments), parcel.add(table.counts))
     histogram = -1 if table is None else parcel.add(table.log2_hist)
-    vector = parcel.add(reading.norms)
+    vector, presence = parcel.add(reading.norms), parcel.add(reading.present)
     totals = [
         (clip, [parcel.add(each) for each in (clip.total_norm, clip.scale, clip.clipped, clip.threshold)])
         for clip in reading.clips
@@ -240,7 +240,8 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
 
     def unpack(into: _Table) -> None:
         everywhere = _where(positions, into.size)
-        into.seen[everywhere] = True
+        there = parcel.get(presence)
+        into.seen[everywhere] = True if there is None else there > 0
         for names, place in ((MOMENT_COLUMNS, moments), (COUNT_COLUMNS, tallies)):
             rows = parcel.get(place)
             for at, name in enumerate(names if rows is not None else ()):

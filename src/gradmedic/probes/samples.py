@@ -157,7 +157,7 @@ class CoordinateSampler:
         squares = self._sum(change.square_())
         same = self._sum(after == before)
         factors, counts = (torch.from_numpy(each).to(squares.device) for each in (self._factors, self._counts))
-        return (squares * factors).sqrt(), same / counts
+        return (squares * factors).sqrt(), same / counts  # NaN for a tensor without elements
 
     def _compare_on_host(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         # The same with numpy, whose calls cost a fraction of torch's on few elements.
@@ -174,6 +174,24 @@ class CoordinateSampler:
         others = known[1] if known is not None and known[0] is other else self._sum(other.double().square())
         self._last_squares = (one, squares)
         return self._sum(wide * other) / (squares.sqrt() * others.sqrt())
+
+    def products(self, one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return (dot product, squares of `one`, squares of `other`), float64 [N]: a cosine's parts, to be added up.
+
+        Estimates for the whole tensors, from the share of their elements that is sampled.
+        """
+        wide, former = one.double(), other.double()
+        factors = torch.from_numpy(self._factors).to(wide.device)
+        return (
+            self._sum(wide * former) * factors,
+            self._sum(wide * wide) * factors,
+            self._sum(former * former) * factors,
+        )
+
+    @property
+    def numels(self) -> torch.Tensor:
+        """Numbers of elements of the tensors, float64 [N], on the CPU."""
+        return torch.from_numpy(self._factors * np.maximum(self._counts, 1))
 
     def _piece(self, tensor: torch.Tensor | None, at: int) -> torch.Tensor:
         stride = self._strides[at]

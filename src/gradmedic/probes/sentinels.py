@@ -13,6 +13,8 @@ from itertools import islice
 
 import torch
 
+from gradmedic.stats.mesh_layout import local_of
+
 _SENTINELS = 3
 
 
@@ -41,7 +43,7 @@ class Sentinel:
             return True
         if gradient.device.type != "cpu" or self.untouched:
             return False
-        return not bool(gradient.any())
+        return not bool(local_of(gradient).any())
 
     def renew(self) -> None:
         """Remember the gradient as it is now."""
@@ -59,6 +61,6 @@ def remember(parameters: Iterable[torch.Tensor], count: int = _SENTINELS) -> lis
 def version_of(gradient: torch.Tensor | None) -> int:
     """Return a gradient's version counter; -1 without one."""
     try:
-        return int(gradient._version) if gradient is not None else -1
+        return int(local_of(gradient)._version) if gradient is not None else -1
     except RuntimeError:  # inference tensors keep no version
         return -1

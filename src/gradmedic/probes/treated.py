@@ -15,15 +15,12 @@ from gradmedic.clip.summary import GradientSummary
 from gradmedic.probes.gradients import Clip, Reading, current_norms
 from gradmedic.probes.positions import index_of
 from gradmedic.stats import norms
+from gradmedic.stats.distribution import Distribution
+from gradmedic.stats.mesh_layout import is_distributed
+from gradmedic.stats.parts import visible_gradient
 from gradmedic.types import Backend
 
 Readings = list[tuple[Reading, list[int]]]
-
-
-def visible_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return a parameter's gradient, None where there is none or its values are not here."""
-    gradient = parameter.grad
-    return None if gradient is None or gradient.is_meta else gradient
 
 
 def writable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
@@ -33,7 +30,7 @@ def writable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     own: to fail half-way through the list would leave some gradients clipped and others not.
     """
     gradient = visible_gradient(parameter)
-    if gradient is None or gradient.layout is not torch.strided:
+    if gradient is None or gradient.layout is not torch.strided or is_distributed(parameter):
         return gradient
     if (not gradient.is_contiguous() and _expanded(gradient)) or (
         gradient.is_inference() and not torch.is_inference_mode_enabled()
@@ -62,7 +59,8 @@ def summarise(
     for reading, positions in readings:
         index = index_of(positions, home)
         part = _of_reading(spec, reading, access, step, loss)
-        norm[index], sick[index], seen[index] = part.norm.to(home), part.nonfinite.to(home), True
+        norm[index], sick[index] = part.norm.to(home), part.nonfinite.to(home)
+        seen[index] = True if part.seen is None else part.seen.to(home)
     return GradientSummary(spec, norm, sick, seen, step, loss, gradients=access)
 
 
@@ -73,7 +71,7 @@ def _of_reading(
     if table is None:
         finite = torch.isfinite(norm)
         norm = torch.where(finite, norm, torch.zeros_like(norm))
-        return GradientSummary(spec, norm, (~finite).long(), None, step, loss, gradients=access)
+        return GradientSummary(spec, norm, (~finite).long(), reading.present, step, loss, gradients=access)
     # A norm that was taken again, after something had changed the gradient, has what is not finite in it.
     spoilt = ~torch.isfinite(norm)
     norm = torch.where(spoilt, torch.zeros_like(norm), norm)
@@ -81,7 +79,7 @@ def _of_reading(
     untouched = not reading.clips and reading.remeasured is None
     largest = table.max_abs if untouched else None
     l1 = table.mean_abs * (table.numel - sick) if untouched else None
-    return GradientSummary(spec, norm, sick, None, step, loss, largest, l1, access)
+    return GradientSummary(spec, norm, sick, reading.present, step, loss, largest, l1, access)
 
 
 def note(
@@ -90,6 +88,7 @@ def note(
     gradients: list[torch.Tensor | None],
     loss_scale: torch.Tensor | None,
     backend: Backend,
+    distribution: Distribution,
 ) -> None:
     """Note in the readings what was done to their gradients; norms follow by arithmetic where they can."""
     factor = decision.scale
@@ -103,7 +102,7 @@ def note(
             reading.remeasured = (at, values * mine.to(values.device))
         mine_changed = [at for at, position in enumerate(positions) if position in changed]
         if mine_changed and before is not None:
-            after = norms([g for at in mine_changed if (g := gradients[positions[at]]) is not None], backend=backend)
+            after = _norms_now([positions[at] for at in mine_changed], gradients, distribution, backend)
             after = after if loss_scale is None else after / loss_scale.double().to(after.device)
             own = own.expand(len(positions)).clone()
             index = index_of(mine_changed, own.device)
@@ -112,6 +111,17 @@ def note(
             own[index] = torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
         flag = None if decision.clipped is None else decision.clipped.double()
         reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold))
+
+
+def _norms_now(
+    positions: list[int], gradients: list[torch.Tensor | None], distribution: Distribution, backend: Backend
+) -> torch.Tensor:
+    after = norms([g for at in positions if (g := gradients[at]) is not None], backend=backend)
+    if distribution.plain:
+        return after
+    index = index_of(positions, after.device)
+    everything = after.new_zeros(len(gradients)).index_copy(0, index, after)
+    return distribution.join_norms(everything, torch.ones_like(everything, dtype=torch.bool))[0][index]
 
 
 def _changed(operation: Operation, gradients: list[torch.Tensor | None]) -> list[int]:

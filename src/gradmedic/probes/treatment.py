@@ -16,7 +16,7 @@ import torch
 from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
 from gradmedic.clip.apply import apply_operations
-from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
+from gradmedic.clip.base import Decision, Halt, Reason, may_skip, needs_of, settle
 from gradmedic.clip.late import LateFlag
 from gradmedic.clip.spec import Spec, describe_tensors
 from gradmedic.clip.state import State, export_state, import_state
@@ -24,8 +24,11 @@ from gradmedic.clip.withhold import DroppedGradients, FlaggedSkip, Withheld, hon
 from gradmedic.errors import InputError, TransformError
 from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
-from gradmedic.probes.treated import Readings, note, summarise, visible_gradient, writable_gradient
+from gradmedic.probes.treated import Readings, note, summarise, writable_gradient
 from gradmedic.roster import Roster, live_models
+from gradmedic.stats.collective import mean_over_ranks
+from gradmedic.stats.distribution import Distribution
+from gradmedic.stats.parts import gradient_or_zeros
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
 
@@ -50,6 +53,7 @@ class _Patient:
     spec: Spec
     state: State
     before: State
+    distribution: Distribution
     verdict: Verdict | None = None
     withheld: Withheld | None = None
     optimizer: weakref.ref[Any] | None = None
@@ -150,7 +154,7 @@ class Treatment:
                 state = import_state(state, self._saved.pop(probe.name), spec.names)
         except InputError as error:
             raise TransformError(str(error)) from None
-        patient = _Patient(spec, state, state)
+        patient = _Patient(spec, state, state, Distribution(parameters))
         patient.optimizer = probe.reference
         self._patients[probe.name] = patient
         return patient
@@ -171,8 +175,11 @@ class Treatment:
         loss_scale: torch.Tensor | None,
     ) -> Verdict:
         parameters = probe.parameters(probe.reference() or optimizer)
-        gradients = [visible_gradient(parameter) for parameter in parameters]
-        access = Gradients(patient.spec, parameters, gradients, _second_moment_of(optimizer), loss_scale)
+        gradients = [gradient_or_zeros(parameter) for parameter in parameters]
+        distribution = patient.distribution
+        access = Gradients(patient.spec, parameters, gradients, _second_moment_of(optimizer), loss_scale, distribution)
+        if loss is not None and "loss" in needs_of(self._transform):
+            loss = mean_over_ranks(loss)
         summary = summarise(patient.spec, readings, access, probe.step, loss)
         decision, after = self._transform.update(summary, patient.state)
         patient.before = patient.state
@@ -185,7 +192,7 @@ class Treatment:
                 gradients = [writable_gradient(parameter) for parameter in parameters]
                 on_host = self._on_host(patient.spec)
                 apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
-            note(readings, decision, gradients, loss_scale, self._backend)
+            note(readings, decision, gradients, loss_scale, self._backend, distribution)
         return verdict
 
     def _on_host(self, spec: Spec) -> bool:

@@ -20,6 +20,7 @@ from gradmedic.probes.node_places import NameOf, place_of
 from gradmedic.probes.weight_filters import comparable, filter_numbers
 from gradmedic.probes.weight_layers import Layer, layers
 from gradmedic.probes.weight_stats import weight_numbers
+from gradmedic.stats.parts import has_memory
 
 #: In the first steps a weight is measured when it is seen for the first time, and after two updates.
 _SIGHTS = (0, 2)
@@ -124,7 +125,7 @@ def _there(layer: Layer) -> bool:
     weight = layer.weight
     plain = type(layer.leaf) in (torch.Tensor, torch.nn.Parameter) and weight.layout is torch.strided
     real = not weight.is_meta and weight.numel() > 0 and not weight.is_complex()
-    return plain and real and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
+    return plain and real and not torch._C._functorch.is_functorch_wrapped_tensor(weight) and has_memory(weight)
 
 
 def _traced(roots: Sequence[torch.Tensor]) -> bool:

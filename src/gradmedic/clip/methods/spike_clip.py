@@ -41,6 +41,7 @@ class SpikeClip(BaseTransform):
             moments[at] = moment
             over = _exceeds(summary.gradients.values(at), moment, self.theta)
             clipped = clipped | over.any().to(clipped.device)
+        clipped = summary.gradients.any_rank(clipped)
         return Decision((MomentLimit(self.theta, moments),) if moments else (), clipped), state
 
 

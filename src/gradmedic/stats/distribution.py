@@ -1,0 +1,159 @@
+"""How the elements of many tensors are spread over the ranks, and how what each rank has measured is joined.
+
+Whether a collective runs depends on the tensors' layout alone, which all ranks share, never on their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmedic.stats.collective import Collective
+from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of
+from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
+from gradmedic.stats.table import StatsTable
+from gradmedic.stats.torch_backend import send
+
+#: By mesh: a group is looked up once. Meshes are few, and live as long as the process.
+_collectives: dict[Any, Collective] = {}
+
+
+def collective_of(mesh: Any) -> Collective:
+    """Return the collective over a device mesh, always the same one."""
+    if mesh not in _collectives:
+        _collectives[mesh] = Collective.of_mesh(mesh)
+    return _collectives[mesh]
+
+
+def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parts of tensors that lie here."""
+    return [local_of(tensor) for tensor in tensors]
+
+
+def plain_scalar(value: Tensor) -> Tensor:
+    """Return a 0-d tensor that is no DTensor; a partial one is added up, on all ranks."""
+    return local_of(added_up(value)) if is_distributed(value) else value
+
+
+class Distribution:
+    """How some parameters lie on the ranks.
+
+    Args:
+        parameters: the parameters, N.
+
+    Attributes:
+        plain: whether all of them lie here, whole.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        layouts = [layout_of(parameter) for parameter in parameters]
+        self.plain = not any(layouts)
+        self._size = len(layouts)
+        self._wide = may_be_wide([parameter.dtype for parameter in parameters])
+        self._meshes: dict[Any, list[int]] = {}
+        for at, layout in enumerate(layouts):
+            if layout is not None:
+                self._meshes.setdefault(layout.mesh, []).append(at)
+        self._layouts: list[MeshLayout | None] = layouts
+
+    def join_table(self, table: StatsTable) -> StatsTable:
+        """Return the statistics of whole tensors, from those of what is here; two collectives a mesh."""
+        for mesh, positions in self._meshes.items():
+            index = send(positions, table.counts.device)
+            part = StatsTable(
+                table.moments[:, index],
+                table.counts[:, index],
+                None if table.log2_hist is None else table.log2_hist[index],
+            )
+            joined = reduce_table(part, self._here(positions, index.device), collective_of(mesh))
+            histogram = table.log2_hist
+            if histogram is not None and joined.log2_hist is not None:
+                histogram = histogram.index_copy(0, index, joined.log2_hist)
+            moments = table.moments.index_copy(1, index, joined.moments)
+            table = StatsTable(moments, table.counts.index_copy(1, index, joined.counts), histogram, table.names)
+        return table
+
+    def join_norms(self, values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (L2 norms of whole tensors, float64 [N]; which have a value on any rank, bool [N]).
+
+        Args:
+            values: norms of what is here, 0 where nothing is.
+            present: which have a value here.
+        """
+        for mesh, positions in self._meshes.items():
+            index = send(positions, values.device)
+            here = self._here(positions, values.device)
+            joined, there = reduce_norms(values[index], present[index], here, collective_of(mesh), wide=self._wide)
+            values, present = values.index_copy(0, index, joined), present.index_copy(0, index, there)
+        return values, present
+
+    def join_p_norms(self, values: Tensor, p: float) -> Tensor:
+        """Return the p-norms over finite elements of whole tensors, float64 [N], from those of what is here."""
+        for mesh, positions in self._meshes.items():
+            index = send(positions, values.device)
+            mine = torch.where(self._here(positions, values.device), values[index], torch.zeros_like(values[index]))
+            joined = collective_of(mesh).maximum(mine)
+            if not math.isinf(p):
+                unit = torch.where(joined > 0, joined, torch.ones_like(joined))
+                joined = collective_of(mesh).sum((mine / unit).pow(p)).pow(1.0 / p) * unit
+            values = values.index_copy(0, index, joined)
+        return values
+
+    def join_units(self, norms: Mapping[int, Tensor], axes: Mapping[int, int | None], p: float) -> dict[int, Tensor]:
+        """Return the p-norms of the output units of whole tensors, from those of what is here; one collective a mesh.
+
+        Args:
+            norms: position -> norms of the units that lie here, [local units] or 0-d where the tensor is one unit.
+            axes: position -> axis of the units, None where the tensor is one unit.
+            p: of the norm.
+        """
+        joined = dict(norms)
+        for mesh, positions in self._meshes.items():
+            chosen = [at for at in positions if at in norms]
+            if not chosen:
+                continue
+            rows = [self._spread_out(norms[at], at, axes[at]) for at in chosen]
+            flat, collective = torch.cat([row.reshape(-1) for row in rows]), collective_of(mesh)
+            total = collective.maximum(flat) if math.isinf(p) else collective.sum(flat.pow(p)).pow(1.0 / p)
+            pieces = torch.split(total, [row.numel() for row in rows])  # type: ignore[no-untyped-call]
+            for at, row, units in zip(chosen, rows, pieces, strict=True):
+                joined[at] = units.reshape(row.shape)
+        return joined
+
+    def units_here(self, values: Tensor, at: int, axis: int | None) -> Tensor:
+        """Return the part of a vector of a tensor's units that belongs to what lies here."""
+        layout = self._layouts[at]
+        return values if layout is None or not values.dim() or axis is None else values[layout.slice_along(axis)]
+
+    def any_rank(self, flag: Tensor) -> Tensor:
+        """Return whether a 0-d flag is set on any rank of any mesh."""
+        for mesh in self._meshes:
+            flag = collective_of(mesh).maximum(flag.to(torch.float32).reshape(1)).reshape(()) > 0
+        return flag
+
+    def _spread_out(self, values: Tensor, at: int, axis: int | None) -> Tensor:
+        layout = self._layouts[at]
+        assert layout is not None, "plain tensors are whole"
+        if not values.dim() or axis is None:
+            return values if layout.counts_here else torch.zeros_like(values)
+        whole = values.new_zeros(layout.shape[axis])
+        if layout.counts_here:
+            whole[layout.slice_along(axis)] = values
+        return whole
+
+    def join_sums(self, sums: Tensor) -> Tensor:
+        """Return sums [K, N] over whole tensors, from those over what is here; one collective a mesh."""
+        for mesh, positions in self._meshes.items():
+            index = send(positions, sums.device)
+            here = self._here(positions, sums.device)
+            part = torch.where(here, sums[:, index], torch.zeros((), dtype=sums.dtype, device=sums.device))
+            sums = sums.index_copy(1, index, collective_of(mesh).sum(part))
+        return sums
+
+    def _here(self, positions: list[int], device: torch.device) -> Tensor:
+        flags = [layout.counts_here for at in positions if (layout := self._layouts[at]) is not None]
+        return torch.tensor(flags, dtype=torch.bool).to(device, non_blocking=True)

@@ -1,0 +1,75 @@
+"""Runs a function on several ranks at once: processes of one gloo group on loopback, forked from one that has torch."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def run_on_ranks(function: Callable[..., Any], *arguments: Any, world: int = 2, timeout: float = 40.0) -> list[Any]:
+    """Return what `function(*arguments)` returns on each rank; it must be importable and its results picklable."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "gradmedic"])
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = Path(folder, "meeting")
+        ranks = [
+            context.Process(target=_rank, args=(function, arguments, rank, world, str(meeting), results, timeout))
+            for rank in range(world)
+        ]
+        for rank in ranks:
+            rank.start()
+        try:
+            found = dict(results.get(timeout=timeout) for _ in ranks)
+        finally:
+            for rank in ranks:
+                rank.join(10)
+                if rank.is_alive():
+                    rank.kill()
+    failures = [value for value in found.values() if isinstance(value, _Failure)]
+    if failures:
+        raise AssertionError("\n".join(failure.text for failure in failures))
+    return [found[rank] for rank in range(world)]
+
+
+class _Failure:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _rank(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    rank: int,
+    world: int,
+    meeting: str,
+    results: Any,
+    timeout: float,
+) -> None:
+    import torch
+    from torch import distributed
+
+    faulthandler.dump_traceback_later(timeout - 5)  # says where a rank waits that never ends
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME=_loopback())
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    try:
+        answer: Any = function(*arguments)
+    except BaseException:
+        answer = _Failure(f"rank {rank}: {traceback.format_exc()}")
+    results.put((rank, answer))
+    results.close()
+    results.join_thread()
+    os._exit(0)
+
+
+def _loopback() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return "lo" if "lo" in names else "lo0"
