@@ -19,6 +19,7 @@ from gradmedic.isolation import Isolation, part
 from gradmedic.names import unique
 from gradmedic.origins import origin_from_gradients
 from gradmedic.probes.pending import Parcel, PendingFrame
+from gradmedic.process_rank import rank_and_world
 from gradmedic.record import MemoryRecorder, Recorder, Run
 from gradmedic.roster import Roster
 from gradmedic.run_meta import describe_run
@@ -101,11 +102,18 @@ class Ledger:
         if self._recorder is None:
             asked = self._settings
             meta = describe_run(self._roster.models, asked.describe())
+            rank, world = rank_and_world()
             if asked.record is None:
-                self._recorder = MemoryRecorder(meta=meta, budget=asked.budget)
+                self._recorder = MemoryRecorder(meta=meta, budget=asked.budget, rank=rank)
             else:
                 self._recorder = Recorder(
-                    asked.record, meta=meta, budget=asked.budget, overwrite=asked.overwrite, join=asked.join
+                    asked.record,
+                    meta=meta,
+                    rank=rank,
+                    world=world,
+                    budget=asked.budget,
+                    overwrite=asked.overwrite,
+                    join=asked.join,
                 )
         return self._recorder
 

@@ -44,6 +44,11 @@ class Escalation:
         self._steps = steps
         self._until = -1
 
+    @property
+    def base(self) -> StepSchedule:
+        """The schedule without what trouble adds to it."""
+        return self._schedule
+
     def trigger(self, step: int) -> None:
         """Record in full from `step` on, for the set number of steps."""
         self._until = max(self._until, step + self._steps)

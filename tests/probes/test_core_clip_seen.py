@@ -382,3 +382,25 @@ def test_gradients_that_are_clipped_and_thrown_away_are_no_fault(set_to_none):
             optimizer.step()
             assert (monitor.latest.grad_norm, monitor.latest.grad_norm_post) == pytest.approx((pre, 0.3), rel=1e-4)
         assert "GM108" not in codes(monitor)
+
+
+@pytest.mark.parametrize("clip", ["norm", "value", "ours"])
+def test_histograms_are_of_the_gradients_before_the_clip(clip):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    transform = gm.clip.norm(1e-3) if clip == "ours" else None
+    with gm.watch(model, optimizer, transform=transform, strict=True) as monitor:
+        for step in range(2):
+            mse(model(batch(step)[0]), batch(step)[1]).backward()
+            exponents = {n: torch.frexp(p.grad.flatten()).exponent - 1 for n, p in model.named_parameters()}
+            if clip == "norm":
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            elif clip == "value":
+                torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+            optimizer.step()
+            table = monitor.latest.tensors
+            assert (table.log2_hist is not None) == (step == 0)
+            for name, bins in zip(table.names, table.log2_hist if step == 0 else [], strict=step == 0):
+                reference = torch.bincount((exponents[name] + 48).clamp(0, 63), minlength=64)
+                assert bins.tolist() == reference.tolist(), name
+            optimizer.zero_grad()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradmedic.stats import StatsTable, gradient_stats, norms
 from gradmedic.stats.distribution import Distribution, local_parts
+from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import part_to_measure
 from gradmedic.types import Backend
 
@@ -26,13 +27,13 @@ def measure_gradients(
         (table or None, norms [N] or None, present [N] or None): `present` says which tensors have a gradient on any
         rank, bool; None when all that were given have one.
     """
-    distribution = Distribution(parameters)
-    if distribution.plain:
+    if not any(map(is_distributed, parameters)):
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if full:
             return gradient_stats(gradients, histogram=histogram, backend=backend), None, None
         return None, norms(gradients, backend=backend), None
-    parts = [part_to_measure(parameter) for parameter in parameters]
+    distribution = Distribution(parameters)
+    parts = [part_to_measure(parameter, together=not distribution.plain) for parameter in parameters]
     held = torch.tensor([parameter.grad is not None for parameter in parameters])
     if full:
         table = distribution.join_table(gradient_stats(parts, histogram=histogram, backend=backend))
@@ -45,7 +46,5 @@ def measure_gradients(
 def global_norms(tensors: Sequence[Tensor], *, backend: Backend) -> Tensor:
     """Return the L2 norms of whole tensors, float64 [N], for tensors of which only parts may lie here."""
     distribution = Distribution(tensors)
-    if distribution.plain:
-        return norms(tensors, backend=backend)
     values = norms(local_parts(tensors), backend=backend)
     return distribution.join_norms(values, torch.ones_like(values, dtype=torch.bool))[0]

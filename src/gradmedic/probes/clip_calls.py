@@ -76,9 +76,11 @@ class ClipCalls:
             return
         if call.clip_value is not None:  # a clip by value measures nothing first, so nobody was told before
             self._treating.before_clip(watched)
-        options = StepOptions() if owner is None else self._options.of_step(owner.step)
+        options = (
+            StepOptions(histogram=True) if owner is None else self._options.of_step(owner.step, spread=owner.spread)
+        )
         scale = self._losses.scale if self._clips.still_scaled(owner, self._losses) else None
-        self._reader.before_clip(call, watched, full=options.full, divide_by=scale)
+        self._reader.before_clip(watched, full=options.full, histogram=options.histogram, divide_by=scale)
 
     def after(self, call: ClipCall) -> None:
         """The script has clipped."""

@@ -168,15 +168,20 @@ class GradientReader:
         return Reading([id(p) for p in parameters], table, vector, versions, present=present)
 
     def before_clip(
-        self, call: ClipCall, watched: Sequence[torch.Tensor], *, full: bool, divide_by: torch.Tensor | None
+        self,
+        watched: Sequence[torch.Tensor],
+        *,
+        full: bool,
+        histogram: bool = False,
+        divide_by: torch.Tensor | None,
     ) -> None:
-        """Take the reading that the clip call is about to destroy, for watched tensors that have none yet."""
+        """Take the reading that a clip call is about to destroy, for watched tensors that have none yet."""
         taken = {key for reading in self._waiting for key in reading.keys}
         fresh = [p for p in watched if readable(p) and id(p) not in taken]
         if not self._waiting:
             self._holders.clear()
         if fresh:
-            self._waiting.append(self.measure(fresh, full=full, divide_by=divide_by))
+            self._waiting.append(self.measure(fresh, full=full, histogram=histogram, divide_by=divide_by))
             self._holders.update((id(parameter), weakref.ref(parameter)) for parameter in fresh)
 
     def after_clip(self, call: ClipCall) -> None:

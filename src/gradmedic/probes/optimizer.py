@@ -24,6 +24,7 @@ from gradmedic.probes.gradients import GradientReader, Reading
 from gradmedic.probes.pending import ClipCount, PendingFrame
 from gradmedic.probes.sampled_changes import SampledChanges, StepSample
 from gradmedic.roster import Roster
+from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import readable
 from gradmedic.types import Backend
 
@@ -60,6 +61,9 @@ class OptimizerProbe:
         roster: names of the parameters.
         reader: where clip calls leave their readings.
         backend: which statistics backend.
+
+    Attributes:
+        spread: whether any of its tensors lies on several ranks.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class OptimizerProbe:
         self.step = 0
         self.freshness = Freshness()
         self.clip_count = ClipCount()
+        self.spread = any(map(is_distributed, held_by(optimizer)))
         self.reference: weakref.ref[Any] = weakref.ref(optimizer)
         self._roster = roster
         self._reader = reader
@@ -113,6 +118,7 @@ class OptimizerProbe:
             # Not in any watched model: still part of what the optimizer does.
             names.append(entry.name if entry is not None else f"{self.name}[{position}]")
         self._names = tuple(names)
+        self.spread = any(map(is_distributed, found))
         self._changes.forget()
 
     def begin(

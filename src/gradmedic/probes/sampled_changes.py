@@ -125,7 +125,7 @@ class SampledChanges:
                 columns |= dict(zip(_PRODUCTS, sampler.products(sample.direction, former), strict=True))
             self._direction = (step, sample.direction)
         if not self._distribution.plain:
-            columns = self._joined(columns, sampler)
+            columns = self._joined(columns, sampler) if pending.full else {}
         everyone = list(range(len(parameters)))
         pending.vectors.update({name: (values, everyone) for name, values in columns.items()})
 

@@ -19,7 +19,8 @@ from gradmedic.probes.publishing import Output
 from gradmedic.probes.treated import Readings
 from gradmedic.probes.treatment import Treatment
 from gradmedic.probes.watch_options import WatchOptions
-from gradmedic.torch_hooks import ClipCall, inside_backward
+from gradmedic.stats.parts import readable
+from gradmedic.torch_hooks import inside_backward
 
 
 class Treating:
@@ -99,9 +100,9 @@ class Treating:
         if self._clips.still_scaled(owner, self._losses.meter):
             return
         parameters = owner.parameters(optimizer)
-        held = [parameter for parameter in parameters if parameter.grad is not None]
-        full = self._options.of_step(owner.step).full
-        self._reader.before_clip(ClipCall("transform", held), held, full=full, divide_by=None)
+        held = [parameter for parameter in parameters if readable(parameter)]
+        options = self._options.of_step(owner.step, spread=owner.spread)
+        self._reader.before_clip(held, full=options.full, histogram=options.histogram, divide_by=None)
         places = {id(parameter): at for at, parameter in enumerate(parameters)}
         readings = [
             (reading, [places[id(held[at])] for at in positions])

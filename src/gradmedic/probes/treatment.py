@@ -154,7 +154,13 @@ class Treatment:
                 state = import_state(state, self._saved.pop(probe.name), spec.names)
         except InputError as error:
             raise TransformError(str(error)) from None
-        patient = _Patient(spec, state, state, Distribution(parameters))
+        distribution = Distribution(parameters)
+        if probe.spread and distribution.plain:
+            raise TransformError(
+                "expected every rank to treat this model, whose tensors lie on several of them, and not all do; call "
+                "gm.watch(..., transform=...) on every rank"
+            )
+        patient = _Patient(spec, state, state, distribution)
         patient.optimizer = probe.reference
         self._patients[probe.name] = patient
         return patient

@@ -12,7 +12,7 @@ from typing import Any
 from gradmedic.errors import InputError
 from gradmedic.frame import Frame
 from gradmedic.record.budget import parse_budget
-from gradmedic.record.layout import RUN_FILE, is_record, new_process_id, part_name
+from gradmedic.record.layout import RUN_FILE, is_record, new_process_id, parse_name, part_name
 from gradmedic.record.run import Run
 from gradmedic.record.schema import FORMAT_VERSION
 from gradmedic.record.store import FolderStore, MemoryStore
@@ -166,10 +166,11 @@ class Recorder(_Recorder):
         budget: bound on the folder's size (`parse_budget`).
         overwrite: remove the record that the folder holds, and only that.
         flight: number of frames with tensor tables that the flight recorder holds.
-        join: write beside what the folder holds: further ranks, child processes, a restart.
+        join: write beside what the folder holds: child processes, a restart.
+        world: number of ranks of the job; each writes files of its own beside those of the others.
 
     Raises:
-        InputError: the folder holds a run, is a file or cannot be written.
+        InputError: the folder holds a run (of this rank), is a file or cannot be written.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -192,11 +193,12 @@ class Recorder(_Recorder):
         overwrite: bool = False,
         flight: int = 64,
         join: bool = False,
+        world: int = 1,
     ) -> None:
         size = parse_budget(budget)
         self.path = Path(folder).absolute()
         try:
-            _prepare(self.path, overwrite=overwrite, join=join)
+            _prepare(self.path, overwrite=overwrite, join=join, rank=rank if world > 1 else None)
             super().__init__(FolderStore(self.path), meta, rank, size, flight)
         except OSError as error:
             raise InputError(
@@ -223,11 +225,11 @@ class MemoryRecorder(_Recorder):
         super().__init__(MemoryStore(), meta, rank, parse_budget(budget), flight)
 
 
-def _prepare(folder: Path, *, overwrite: bool, join: bool) -> None:
+def _prepare(folder: Path, *, overwrite: bool, join: bool, rank: int | None) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; a run folder was expected. Choose another name")
     folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name in FolderStore(folder).sizes() if is_record(name)]
+    names = [name for name in FolderStore(folder).sizes() if is_record(name) and _belongs_to(name, rank)]
     if overwrite:
         for name in names:
             FolderStore(folder).remove(name)
@@ -236,6 +238,14 @@ def _prepare(folder: Path, *, overwrite: bool, join: bool) -> None:
             f"run folder {str(folder)!r} already holds a run with {_steps_in(folder)} steps; choose another folder, "
             f"remove it, or (gradmedic run) pass --overwrite"
         )
+
+
+def _belongs_to(name: str, rank: int | None) -> bool:
+    """Whether a file of a record is this rank's; None: of a job with one process, whose all of them are."""
+    if rank is None:
+        return True
+    part = parse_name(name)  # run.json is whose came first
+    return part is not None and part.rank == rank
 
 
 def _steps_in(folder: Path) -> int:

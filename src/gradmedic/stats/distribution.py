@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmedic.stats.agreement import all_take_part
 from gradmedic.stats.collective import Collective
 from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of
 from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
@@ -44,13 +45,17 @@ class Distribution:
 
     Args:
         parameters: the parameters, N.
+        ask: first make sure that all ranks take part, and take every part for a whole where they do not; False where
+            the caller's own contract says that all do.
 
     Attributes:
-        plain: whether all of them lie here, whole.
+        plain: whether all of them lie here, whole, or are taken for that.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], *, ask: bool = True) -> None:
         layouts = [layout_of(parameter) for parameter in parameters]
+        if ask:
+            layouts = [None if each is None or not all_take_part(each.mesh) else each for each in layouts]
         self.plain = not any(layouts)
         self._size = len(layouts)
         self._wide = may_be_wide([parameter.dtype for parameter in parameters])

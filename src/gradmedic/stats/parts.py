@@ -39,10 +39,17 @@ def gradient_or_zeros(parameter: Tensor) -> Tensor | None:
     return gradient
 
 
-def part_to_measure(parameter: Tensor) -> Tensor:
-    """Return what of a readable parameter's gradient is measured here; an empty tensor where nothing is."""
+def part_to_measure(parameter: Tensor, *, together: bool = True) -> Tensor:
+    """Return what of a readable parameter's gradient is measured here; an empty tensor where nothing is.
+
+    Args:
+        parameter: the parameter.
+        together: whether all ranks do this, so that partial gradients can be added up.
+    """
     gradient = parameter.grad
-    return local_of(parameter).new_empty(0) if gradient is None else local_of(added_up(gradient))
+    if gradient is None:
+        return local_of(parameter.detach()).new_empty(0)
+    return local_of(added_up(gradient) if together else gradient)
 
 
 def has_memory(tensor: Tensor) -> bool:
