@@ -107,16 +107,27 @@ def score(patient: Patient, said: Sequence[Said]) -> Score:
 def lies_in(place: str, patterns: Iterable[str]) -> bool:
     """Whether a module or parameter lies where a pattern says; parameters count as their module, and in both ways.
 
+    Where a script has several networks (a copy that was kept for comparison), names begin with the network's class.
+
     Example:
         >>> lies_in("conv2.weight", ["conv2"]), lies_in("conv2", ["conv2.weight"]), lies_in("conv", ["conv2"])
         (True, True, False)
+        >>> lies_in("ConvNet_2.features.0", ["features.0*"]), lies_in("block.features.0", ["features.0*"])
+        (True, False)
     """
+    inside = _without_network(place)
     for pattern in patterns:
         targets = {pattern, _module(pattern)}
-        for name in {place, _module(place)}:
+        for name in {place, _module(place), inside, _module(inside)}:
             if any(fnmatchcase(name, each) or fnmatchcase(name, f"{each}.*") for each in targets if each):
                 return True
     return False
+
+
+def _without_network(name: str) -> str:
+    """Return a name without the class of its network in front; attributes of modules begin with a small letter."""
+    first, _, rest = name.partition(".")
+    return rest if rest and first[:1].isupper() else name
 
 
 def _module(name: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradmedic import clip as clip
     from gradmedic import guard as guard
     from gradmedic import init as init
+    from gradmedic import plot as plot
     from gradmedic import stats as stats
     from gradmedic import testing as testing
     from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
@@ -53,6 +54,7 @@ __all__ = [
     "guard",
     "init",
     "open_run",
+    "plot",
     "residual_scale",
     "stats",
     "testing",
@@ -72,7 +74,7 @@ _WHERE = {
     "residual_scale": "gradmedic.init.residual",
     "watch": "gradmedic.watching",
 }
-_MODULES = ("clip", "guard", "init", "stats", "testing")
+_MODULES = ("clip", "guard", "init", "plot", "stats", "testing")
 
 
 def __getattr__(name: str) -> Any:

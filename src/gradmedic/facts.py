@@ -84,7 +84,8 @@ class LossFact:
         step: optimizer step in which it was seen.
         kind: "cross_entropy" (log_softmax and nll_loss), "nll" (nll_loss of something else), "soft_cross_entropy"
             (log_softmax against probabilities, or of unknown targets), "bce", "bce_with_logits", "mse", "l1",
-            "smooth_l1" or "huber"; hand-written forms are named like the functions they stand for.
+            "smooth_l1", "huber", "kl_div", "kl_div_log_target" or "poisson_nll"; hand-written forms are named like the
+            functions they stand for.
         module: module whose parameter was used last before the loss.
         reduction: "mean", "sum" or "none", as it comes out at the root.
         normalized: whether the loss is divided, or multiplied by a factor below one, on its way to the root.

@@ -172,3 +172,8 @@ class Frame:
     logged: Mapping[str, float] = field(default_factory=dict)
     tensors: TensorTable = field(default_factory=TensorTable)
     modules: tuple[Mapping[str, Any], ...] = ()
+
+    def _repr_html_(self) -> str:
+        from gradmedic.report.notebook import frame_html
+
+        return frame_html(self)

@@ -121,6 +121,8 @@ class Ledger:
         """Take something that happened and is no per-step number."""
         event.setdefault("time", time.time())
         self._origin_told |= event["kind"] == "origin"
+        if event.get("part") == "ranks":
+            say(str(event["message"]))
         self.engine.on_event(event)
         self.recorder.event(event)
 
@@ -240,7 +242,7 @@ class Ledger:
         facts = self.engine.facts
         order = {} if facts is None else {name: fact.order for name, fact in facts.parameters.items()}
         place = {"step": frame.step, "optimizer": frame.optimizer, "time": frame.time}
-        self.event({**origin_from_gradients(frame, order), **place})
+        self.event({**origin_from_gradients(frame, order, shared=rank_and_world()[1] > 1), **place})
 
     @part("diagnosis")
     def _judge(self, frame: Frame) -> None:

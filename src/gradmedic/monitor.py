@@ -16,7 +16,8 @@ import torch
 
 from gradmedic import torch_hooks
 from gradmedic.checks import check_backend
-from gradmedic.diagnosis import Finding, diagnose
+from gradmedic.diagnosis import diagnose
+from gradmedic.diagnosis.findings import Findings
 from gradmedic.errors import InputError, TrainingHalted
 from gradmedic.frame import Frame
 from gradmedic.isolation import Isolation, part
@@ -65,6 +66,7 @@ class Monitor(Probing):
             modules=settings.modules,
             modules_every=settings.modules_every,
             triggered=schedule.recent,
+            **({} if callable(settings.every) else {"shared": schedule.base}),  # a callable may differ between ranks
         )
         self._ledger = Ledger(settings, roster, schedule)
         self._began = time.perf_counter()
@@ -200,13 +202,13 @@ class Monitor(Probing):
             return self._ledger.recorder.run
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Findings:
         """What has been found so far, most likely root cause first; cheap, and current after each step."""
         with self._lock:
             self._ledger.resolve()
-            return self._ledger.engine.findings()
+            return Findings(self._ledger.engine.findings())
 
-    def diagnose(self) -> list[Finding]:
+    def diagnose(self) -> Findings:
         """Judge the whole record so far, as `gradmedic diagnose` would: most likely root cause first."""
         return diagnose(self.run, lang=self._settings.lang, limits=self._settings.limits)
 

@@ -49,8 +49,7 @@ def is_wrapper_attribute(module: nn.Module, attribute: str) -> bool:
 def unwrap(module: nn.Module) -> nn.Module:
     """Return the module inside any wrappers (compile, DDP, FSDP1, checkpoint)."""
     while True:
-        for attribute in module._modules:
-            inner = module._modules[attribute]
+        for attribute, inner in module._modules.items():  # scripted modules have no iterator over names
             if inner is not None and is_wrapper_attribute(module, attribute):
                 module = inner
                 break

@@ -13,7 +13,7 @@ from gradmedic.frame import Frame
 _MAX_NAMES = 8
 
 
-def origin_from_gradients(frame: Frame, order: Mapping[str, int | None]) -> dict[str, Any]:
+def origin_from_gradients(frame: Frame, order: Mapping[str, int | None], *, shared: bool = False) -> dict[str, Any]:
     """Return the event of kind "origin" for a step with non-finite gradients.
 
     The backward pass runs from the loss to the input, so a value that is lost in it spoils the gradients of what lies
@@ -22,6 +22,8 @@ def origin_from_gradients(frame: Frame, order: Mapping[str, int | None]) -> dict
     Args:
         frame: the step, with its table.
         order: place of each tensor in forward order, None where unknown.
+        shared: whether other ranks have added to these gradients: what is finite here up to the loss may then have come
+            from one of them.
     """
     table = frame.tensors
     if not len(table):
@@ -34,6 +36,8 @@ def origin_from_gradients(frame: Frame, order: Mapping[str, int | None]) -> dict
     spoilt = [name for name, count in zip(table.names, nans + infs, strict=True) if count > 0]
     spoilt.sort(key=lambda name: _place(order.get(name)))
     kind = "backward" if frame.loss is not None and math.isfinite(frame.loss) else "unknown"
+    if shared and kind == "backward":
+        kind = "elsewhere"
     clean = len(table) - len(spoilt)
     detail = f"{len(spoilt)} gradients are not finite, {clean} are"
     return _event(kind, spoilt[::-1][:_MAX_NAMES], nans.sum(), infs.sum(), detail)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradmedic.names import walk_modules
+from gradmedic.process_rank import rank_and_world
 from gradmedic.torch_hooks import cuda_in_use
 
 _MAX_MODULES = 5000
@@ -29,6 +30,7 @@ def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -
     """
     import gradmedic
 
+    rank, world = rank_and_world()
     return {
         "gradmedic": gradmedic.__version__,
         "python": platform.python_version(),
@@ -39,11 +41,22 @@ def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -
         "pid": os.getpid(),
         "command": [str(part) for part in getattr(sys, "orig_argv", sys.argv)],
         "threads": torch.get_num_threads(),
+        "rank": rank,
+        "world": world,
+        "distributed": _backend(),
         "cuda": [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())] if cuda_in_use() else [],
         "settings": dict(settings),
         "limits": settings.get("limits"),
         "models": describe_models(models),
     }
+
+
+def _backend() -> str | None:
+    """Return what the ranks of this job talk through; None where they do not, or there is one."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return None
+    return str(distributed.get_backend())
 
 
 def describe_models(models: Mapping[str, nn.Module]) -> list[dict[str, Any]]:

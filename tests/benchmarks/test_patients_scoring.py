@@ -107,6 +107,8 @@ def test_the_layer_is_hit_by_any_place_of_an_accepted_finding() -> None:
         ("encoder", "encoder.layers.3", False),
         ("encoder.layers.3.linear1.weight", "encoder.layers.*", True),
         ("", "conv2", False),
+        ("ConvNet_2.conv2.weight", "conv2", True),  # of one of several networks
+        ("block.conv2.weight", "conv2", False),
     ],
 )
 def test_where_a_place_lies(place: str, pattern: str, hit: bool) -> None:

@@ -228,6 +228,23 @@ def test_clip_that_takes_the_jump_away():
     assert severities(run, "GM405") == []
 
 
+def other_data(*, comes_back: bool) -> FakeRun:
+    """A loss that is next to nothing; at step 200 harder data come, and the first long step on them overshoots."""
+    norms, noise = noisy(sigma=0.1), np.random.default_rng(2)
+    losses = np.concatenate([0.01 * np.exp(-np.arange(200) / 20), np.full(100, 0.003)]) * noise.lognormal(0, 0.2, 300)
+    norms[200:, 1] *= 8
+    losses[201:212] *= 5
+    if not comes_back:
+        losses[212:] *= 5
+    return run_of(norms, losses, betas=[0.9, 0.999])
+
+
+@pytest.mark.parametrize(("comes_back", "said"), [(True, "info"), (False, "warning")])
+def test_other_data_are_judged_by_their_own_first_loss(comes_back, said):
+    """What is lost of what was learned of the former data says nothing: it may all be of no use for the new ones."""
+    assert severities(other_data(comes_back=comes_back), "GM405") == [("GM405", said)]
+
+
 def test_adamw_after_a_phase_of_tiny_gradients():
     """After 120 steps at a thousandth of the loss, v is 120 times nothing and once g^2: RMS is sqrt(121)."""
     model = mlp(3)

@@ -13,9 +13,11 @@ from diagnosis_judging import judge
 from torch import nn
 
 import gradmedic as gm
+from gradmedic.diagnosis import Engine
 from gradmedic.diagnosis.draft import Draft
 from gradmedic.diagnosis.finding import Finding
 from gradmedic.diagnosis.module_rows import SampledRow
+from gradmedic.diagnosis.replay import replay
 from gradmedic.diagnosis.rules.noise_dominated import agreement_of
 from gradmedic.diagnosis.rules.temporal_gradient import course
 from gradmedic.diagnosis.suppression import fold
@@ -132,6 +134,24 @@ def test_a_net_that_forgets_is_named_and_one_that_need_not_remember_is_not():
     assert (found.code, found.variant, found.severity, found.where) == ("GM307", "vanishing", "warning", ("rnn",))
     assert found.step <= 1
     assert [each for each in recall(Recurrent(0.5), early=False, rate=1e-2) if each.severity != "info"] == []
+
+
+def test_the_gain_of_a_recurrent_weight_is_said():
+    [found, *_] = recall(Recurrent(2.0, nonlinearity="relu"), rate=1e-4, steps=30, length=60)
+    assert (found.code, found.variant, found.params["gain"]) == ("GM307", "exploding", pytest.approx(2.0, rel=1e-3))
+    assert "gain=1" in found.remedies[0].text
+    assert "a gain of 2 " in found.remedies[0].text
+    unknown = judge(run_of(lambda _step: [time_row(1e9)], FALLING), "GM307")
+    assert unknown[0].remedies[0].text.endswith("which keeps lengths.")
+
+
+def test_what_was_said_early_is_worded_anew_at_the_end():
+    """At step 0 the loss cannot have told anything yet; the reader sees the run when it is over."""
+    engine = Engine(rules=["GM307"], strict=True)
+    run = run_of(lambda _step: [time_row(1e9)], FALLING)
+    replay(FakeRun(run.recorded[:5], []), engine)
+    assert "too early to judge" in engine.findings()[0].message
+    assert "falls all the same" in judge(run, "GM307")[0].message
 
 
 def test_a_net_that_explodes_before_any_update_is_no_matter_of_the_learning_rate():

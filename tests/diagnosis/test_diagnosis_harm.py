@@ -30,6 +30,20 @@ def summary(losses):
     return tracker.summary()
 
 
+@pytest.mark.parametrize(
+    ("losses", "phrase"),
+    [
+        ([40.0], "@harm_early"),
+        ([40.0 * 0.9**k for k in range(100)], "@harm_falling"),
+        ([1e-5] * 100, "@harm_none"),
+        ([2.0] * 100, "@harm_not_falling"),
+    ],
+)
+def test_what_is_said_of_a_loss(losses, phrase):
+    """An absurd first loss is no harmless one: before it has had time to fall nothing is said of it."""
+    assert assess(summary(losses), nonfinite_step=None, several=False).phrase == phrase
+
+
 def gan(rate: float, steps: int) -> FakeRun:
     """A GAN on a ring; at a thousand times its rate losses explode within a few steps."""
     torch.manual_seed(0)

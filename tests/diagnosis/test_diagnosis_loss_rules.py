@@ -12,7 +12,8 @@ from diagnosis_frames import FakeRun, digits, fact, facts_event, frames, mlp
 from graph_trainings import train_probed
 from torch import nn
 
-from gradmedic.diagnosis import Engine, diagnose
+import gradmedic as gm
+from gradmedic.diagnosis import Engine, Finding, diagnose
 from gradmedic.facts import Facts, InputFact, LossFact
 
 OURS = {"GM501", "GM502", "GM503", "GM505", "GM506", "GM507", "GM509", "GM512", "GM515"}
@@ -403,3 +404,37 @@ def test_a_constant_prediction_that_is_left_behind_is_taken_back(until, expected
     curve = [2.3 if i < until else 1.0 for i in range(300)]
     run = run_of(curve=curve, modules=lambda step: [constant(step, curve[step])])
     assert [f.code for f in diagnose(run) if f.code == "GM509"] == expected
+
+
+def rare(weights: str, steps: int = 160) -> list[Finding]:
+    """One sample in twenty is positive, and can be told from the others."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1 if "pos" in weights else 2))
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+    criterion = {
+        "pos, turned round": nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1 / 19])),
+        "pos, right": nn.BCEWithLogitsLoss(pos_weight=torch.tensor([19.0])),
+        "pos, mild": nn.BCEWithLogitsLoss(pos_weight=torch.tensor([0.8])),
+        "turned round": nn.CrossEntropyLoss(weight=torch.tensor([1.9, 0.1])),
+        "right": nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.9])),
+    }[weights]
+    with gm.watch(net, optimizer, strict=True, modules_every=10) as monitor:
+        for _ in range(steps):
+            y = (torch.rand(64) < 0.05).float()
+            out = net(torch.randn(64, 6) + 1.2 * y[:, None])
+            optimizer.zero_grad()
+            (criterion(out[:, 0], y) if "pos" in weights else criterion(out, y.long())).backward()
+            optimizer.step()
+    return [found for found in monitor.diagnose() if found.severity != "info"]
+
+
+@pytest.mark.parametrize("weights", ["pos, turned round", "turned round"])
+def test_class_weights_the_wrong_way_round(weights):
+    [found] = rare(weights)
+    assert (found.code, found.variant, found.severity, found.where) == ("GM509", "weights", "warning", ("2",))
+    assert found.params["ratio"] == pytest.approx(19, rel=1e-3)
+
+
+@pytest.mark.parametrize("weights", ["pos, right", "pos, mild", "right"])
+def test_class_weights_as_they_should_be(weights):
+    assert rare(weights) == []

@@ -126,3 +126,60 @@ def attention_run(logits, low) -> FakeRun:
 )
 def test_what_counts_as_hard(logits, low, severities):
     assert [f.severity for f in judge(attention_run(logits, low), "GM310")] == severities
+
+
+class Viewer(nn.Module):
+    """Attention over the rows of a digit, written out, whose products are multiplied by a number before the softmax."""
+
+    def __init__(self, factor: float, *, unit: bool = False, depth: int = 32) -> None:
+        super().__init__()
+        self.factor, self.unit = factor, unit
+        self.inputs, self.out = nn.Linear(8, depth), nn.Linear(depth, 10)
+        self.norm = nn.LayerNorm(depth)
+        self.query, self.key, self.value = (nn.Linear(depth, depth) for _ in range(3))
+        for layer in (self.query, self.key):
+            nn.init.normal_(layer.weight, std=depth**-0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.inputs(x))
+        q, k = self.query(x), self.key(x)
+        if self.unit:
+            q, k = (nn.functional.normalize(each, dim=-1) for each in (q, k))
+        return self.out(((q @ k.transpose(-2, -1) * self.factor).softmax(-1) @ self.value(x)).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: Viewer(32**0.5), [("multiplied", "warning", 0, ("key",))]),
+        (lambda: Viewer(32**-0.5), []),
+        (lambda: Viewer(1.0), []),  # not divided: hard to begin with, but written as such
+        (lambda: Viewer(10.0, unit=True), []),
+    ],
+    ids=["multiplied", "divided", "neither", "cosines"],
+)
+def test_products_that_are_multiplied_where_they_should_be_divided(model, said):
+    """By the root of the head's size the wrong way round: the softmax is hard, though the loss falls all the same."""
+    torch.manual_seed(0)
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    x, y = torch.randn(200, 8, 8), torch.randint(0, 10, (200,))
+    with gm.watch(net, optimizer, strict=True) as monitor:
+        for step in range(8):
+            chosen = slice(25 * step, 25 * step + 25)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+    found = [f for f in monitor.diagnose() if f.code == "GM310"]
+    assert [(f.variant, f.severity, f.step, f.where) for f in found] == said
+    assert [(f.params["factor"], f.params["depth"]) for f in found] == [(pytest.approx(32**0.5), 32)] * len(said)
+
+
+@pytest.mark.parametrize(("later", "codes"), [(0.1, ["GM310"]), (0.6, [])])
+def test_attention_that_softens_takes_it_back(later, codes):
+    made = frames([3.0 - 0.005 * step for step in range(200)])
+    for frame in made[::20]:
+        entropy = 0.1 if frame.step < 60 else later
+        extra = {"heads": 8.0, "low_heads": 0.6, "max_logit": 90.0, "entropy": entropy, "factor": 5.0, "depth": 25.0}
+        frame.modules = ({"module": "a", "what": "attention", "call": 0, "leaf": "0", "extra": extra},)
+    assert [f.code for f in judge(FakeRun(made, []), "GM310")] == codes

@@ -93,6 +93,15 @@ def test_optimizer_that_never_sees_a_gradient():
     assert (only(run).code, only(run).variant) == ("GM102", "nothing")
 
 
+def test_optimizer_of_a_copy_says_so_once():
+    """Its tensors never have a gradient, and no optimizer has those that do: one fault, seen from both ends."""
+    trained = [fact(f"copy.{i}.weight", optimizer=None) for i in range(2)]
+    held = [fact(f"held.{i}.weight", reached=False, received=False) for i in range(2)]
+    run = wired(*held, *trained, n=30)
+    found = only(run)
+    assert (found.code, found.variant, [f.code for f in found.folded]) == ("GM103", "all", ["GM102"])
+
+
 def test_not_in_optimizer():
     found = only(wired(fact("in.weight", optimizer=None), OUT))
     assert (found.code, found.where) == ("GM103", ("in.weight",))

@@ -219,3 +219,49 @@ def test_optimizers_that_are_not_watched_are_not_kept_alive():
     Beside(None).run(fleeting)
     gc.collect()
     assert [reference() for reference in held] == [None] * 10
+
+
+class SharpnessAware:
+    """SAM: weights are moved up the gradient, a second pass is made there, and the base optimizer steps from before."""
+
+    def __init__(self, parameters, rate: float, radius: float = 0.05) -> None:
+        self.parameters, self.radius = list(parameters), radius
+        self.base = torch.optim.SGD(self.parameters, rate)
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        self.before = [parameter.clone() for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter += self.radius * parameter.grad / parameter.grad.norm()
+        self.base.zero_grad()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter, value in zip(self.parameters, self.before, strict=True):
+            parameter.copy_(value)
+        self.base.step()
+        self.base.zero_grad()
+
+
+def test_weights_that_move_once_before_an_optimizer_steps_are_not_updated_by_hand():
+    """SAM's first pass belongs to its step; what was measured in it does as well."""
+    model = linear()
+    monitor = watch_process(record=None, namespace=lambda: {"model": model}, strict=True)
+    optimizer = SharpnessAware(model.parameters(), 0.05)
+    for _ in range(4):
+        loss_of(model).backward()
+        optimizer.climb()
+        loss_of(model).backward()
+        optimizer.step()
+    monitor.close()
+    frames = list(monitor.run.frames())
+    assert [(frame.optimizer, frame.step) for frame in frames] == [("optimizer", step) for step in range(4)]
+    assert {event["facts"]["boundary"] for event in monitor.run.events if event["kind"] == "facts"} == {"optimizer"}
+    losses = [row["call"] for row in frames[0].modules if row["what"] == "loss"]
+    assert losses == [row["call"] for row in frames[1].modules if row["what"] == "loss"]
+    assert len(losses) == 2
+
+
+def test_a_single_step_by_hand_is_a_step_all_the_same():
+    frames = list(train_by_hand(lambda model: model.zero_grad(), steps=1).run.frames())
+    assert [(frame.optimizer, frame.step) for frame in frames] == [("by_hand", 0)]

@@ -263,16 +263,16 @@ def test_entropy_of_counts(counts):
 
 def test_priors_add_up_batches_of_one_loss():
     priors = Priors()
-    assert priors.add("a", torch.tensor([1.0, 0.0])).tolist() == [1, 0]
-    assert priors.add("b", torch.tensor([5.0, 5.0])).tolist() == [5, 5]
-    assert priors.add("a", torch.tensor([1.0, 3.0])).tolist() == [2, 3]
-    assert priors.add("a", torch.tensor([1.0, 1.0, 1.0])).tolist() == [1, 1, 1]  # another number of classes
+    assert priors.add(("a", "0"), torch.tensor([1.0, 0.0])).tolist() == [1, 0]
+    assert priors.add(("b", "0"), torch.tensor([5.0, 5.0])).tolist() == [5, 5]
+    assert priors.add(("a", "0"), torch.tensor([1.0, 3.0])).tolist() == [2, 3]
+    assert priors.add(("a", "0"), torch.tensor([1.0, 1.0, 1.0])).tolist() == [1, 1, 1]  # another number of classes
 
 
 def test_labels_of_a_step_that_stands_out_do_not_count_for_how_frequent_a_class_is():
     priors = Priors()
     usual, odd = torch.tensor([49, 1]), torch.tensor([40, 10])
-    assert priors.known("loss", odd).tolist() == [40, 10]
-    priors.add("loss", usual)
-    assert priors.known("loss", odd).tolist() == [49, 1]
-    assert priors.add("loss", usual).tolist() == [98, 2]
+    assert priors.known(("loss", "0"), odd).tolist() == [40, 10]
+    priors.add(("loss", "0"), usual)
+    assert priors.known(("loss", "0"), odd).tolist() == [49, 1]
+    assert priors.add(("loss", "0"), usual).tolist() == [98, 2]

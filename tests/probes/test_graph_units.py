@@ -199,6 +199,25 @@ def test_logits_and_entropy_of_attention(way, causal, gain):
     assert numbers["low_heads"] == pytest.approx((entropy < 0.05).double().mean().item())
     assert numbers["heads"] == 8
     assert numbers["unscaled"] == float(way == "unscaled")
+    assert numbers["factor"] == pytest.approx(1.0 if way == "unscaled" else 8**-0.5)
+    assert numbers["depth"] == 8
+
+
+@pytest.mark.parametrize(
+    ("scale", "factor"),
+    [
+        (lambda q, k: (q * 3, k / 2), 1.5),
+        (lambda q, k: (q, k), 1.0),
+        (lambda q, k: (q / q.norm(dim=-1, keepdim=True), k), math.nan),
+    ],
+    ids=["both", "neither", "by its norm"],
+)
+def test_what_queries_and_keys_are_multiplied_by_before_their_product(scale, factor):
+    layer = nn.Linear(6, 12)
+    q, k = scale(*layer(torch.randn(3, 5, 6)).chunk(2, -1))
+    loss = ((q @ k.transpose(-2, -1)).softmax(-1) @ k).sum()
+    [(_, numbers)] = rows_of(probe_of(layer), loss, "attention")
+    assert numbers["factor"] == pytest.approx(factor, nan_ok=True)
 
 
 def test_multi_head_attention_module():

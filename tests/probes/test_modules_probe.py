@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +313,35 @@ def test_per_sample_gradients_go_on() -> None:
         gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(dict(model.named_parameters()), _batch())
         assert gradients["head.weight"].shape == (8, 3, 6)
         _step(model, optimizer)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_scripted_modules_are_left_alone(whole):
+    """TorchScript modules take no hooks: they are not probed, and everything else is."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        inner = torch.jit.script(nn.Sequential(nn.Linear(6, 8), nn.ReLU()))
+    model = inner if whole else nn.Sequential(inner, nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        for _ in range(25):
+            optimizer.zero_grad()
+            model(torch.randn(4, 6)).square().mean().backward()
+            optimizer.step()
+    rows = [row["module"] for frame in monitor.run.frames() for row in frame.modules if row["what"] == "output"]
+    assert set(rows) == (set() if whole else {"1"})
+    assert [found.code for found in monitor.diagnose() if found.severity != "info"] == []
+
+
+def test_nested_tensors_are_left_alone():
+    layer = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with gm.watch(layer, optimizer, strict=True) as monitor:
+        for _ in range(3):
+            optimizer.zero_grad()
+            batch = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(4, 6)])
+            torch.nested.to_padded_tensor(layer(batch), 0.0).square().mean().backward()
+            optimizer.step()
+    assert [len(frame.tensors) for frame in monitor.run.frames()] == [2, 2, 2]
+    assert monitor.run.events[0]["facts"]["inputs"] == []

@@ -1,6 +1,7 @@
-"""Character model that is first trained on one kind of text and then goes on with another (AdamW)."""
+"""Character model that is first trained on the alphabet and then goes on with prose (AdamW)."""
 
 import pydoc_data.topics
+import string
 
 import torch
 from common import options, report
@@ -8,11 +9,11 @@ from torch import nn
 
 args = options(("F33",))
 SEQ = 32
-SWITCH = 200
+SWITCH = 150
 
 help_text = "".join(pydoc_data.topics.topics.values())
-digits = "".join(str(number) for number in torch.randint(0, 10, (100_000,)).tolist())
-vocab = sorted(set(help_text + digits))
+letters = string.ascii_letters * 200
+vocab = sorted(set(help_text + letters))
 lookup = {c: i for i, c in enumerate(vocab)}
 
 
@@ -20,7 +21,7 @@ def encode(text: str) -> torch.Tensor:
     return torch.tensor([lookup[c] for c in text])
 
 
-numbers, prose = encode(digits), encode(help_text)
+alphabet, prose = encode(letters), encode(help_text)
 prose, prose_valid = prose[:400_000], prose[400_000:]
 
 
@@ -52,10 +53,10 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 model = Model()
 beta2 = 0.999 if args.fault == "F33" else 0.95
-optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, beta2))
-total = args.steps or 300
+optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, beta2))
+total = args.steps or 400
 for step in range(total):
-    loss = loss_of(model, batch_of(numbers if step < SWITCH else prose))
+    loss = loss_of(model, batch_of(alphabet if step < SWITCH else prose))
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

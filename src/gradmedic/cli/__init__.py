@@ -1,4 +1,4 @@
-"""The command line: `gradmedic run`, `diagnose`, `explain`, `env`, `demo`; one file per command.
+"""The command line: one file per command.
 
 Nothing here imports torch (or anything that does) before the user's script has had the chance to set environment
 variables that torch reads when it is imported.
@@ -13,16 +13,26 @@ from collections.abc import Sequence
 from gradmedic import __version__
 from gradmedic.cli.clip import ClipCommand
 from gradmedic.cli.command import USAGE_ERROR, Command, complain
+from gradmedic.cli.compare import CompareCommand
 from gradmedic.cli.demo import DemoCommand
 from gradmedic.cli.diagnose import DiagnoseCommand
 from gradmedic.cli.env import EnvCommand
 from gradmedic.cli.explain import ExplainCommand
+from gradmedic.cli.export import ExportCommand
+from gradmedic.cli.report import ReportCommand
 from gradmedic.cli.run import RunCommand
+from gradmedic.cli.serve import ServeCommand
+from gradmedic.cli.top import TopCommand
 from gradmedic.errors import InputError
 
 COMMANDS: dict[str, Command] = {
     "run": RunCommand(),
     "diagnose": DiagnoseCommand(),
+    "report": ReportCommand(),
+    "top": TopCommand(),
+    "serve": ServeCommand(),
+    "compare": CompareCommand(),
+    "export": ExportCommand(),
     "clip": ClipCommand(),
     "explain": ExplainCommand(),
     "env": EnvCommand(),

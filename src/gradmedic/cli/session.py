@@ -9,6 +9,7 @@ import atexit
 import importlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from gradmedic.cli import arm, tracebacks
 from gradmedic.cli.children import OPTIONS_VARIABLE
 from gradmedic.cli.command import complain
-from gradmedic.cli.folders import holds_run
+from gradmedic.cli.folders import holds_run, rank_of
 from gradmedic.cli.options import RunOptions
 from gradmedic.cli.transform_spec import parse_transform
 from gradmedic.errors import InputError
@@ -93,6 +94,7 @@ class Session:
     def result(self) -> tuple[Any, Findings]:
         """Return (run, findings): of the run folder, which holds the child processes too, else of the memory."""
         if self.options.record is not None and holds_run(Path(self.options.record)):
+            wait_for_ranks(Path(self.options.record), *rank_of(os.environ))
             return examine(self.options.record, self.options.lang, core_limits(self.options))
         return self.monitor.run, list(self.monitor.diagnose())
 
@@ -153,6 +155,27 @@ def examine(folder: str | Path, lang: str, limits: Any = None) -> tuple[Any, Fin
     if run.problems and not run.steps.num_rows:
         raise InputError(f"{folder} holds no readable run: {run.problems[0]}")
     return run, list(diagnose(run, lang=lang, limits=limits))
+
+
+def wait_for_ranks(folder: Path, rank: int, world: int, patience: float = 5.0) -> None:
+    """Wait a moment for the other ranks to close their records, and say which have not."""
+    if rank != 0 or world < 2:
+        return
+    from gradmedic.record import open_run
+
+    run = open_run(folder)
+    deadline = time.monotonic() + patience
+    while True:
+        ended = {event.get("rank", 0) for event in run.events if event["kind"] == "end"}
+        missing = sorted(set(range(world)) - ended)
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+            complain(f"{len(missing)} of {world} ranks have not closed their records: {shown}")
+            return
+        time.sleep(0.1)
+        run.reload()
 
 
 def watch_model(model: Any, optimizer: Any, record: Path, transform: Any = None) -> Any:

@@ -112,6 +112,7 @@ HINTS: Mapping[str, str] = {
     "unclip": "leave clipping out",
     "unscale": "unscale before clipping",
     "weight_decay": "decay weights",
+    "wrapper": "call the wrapped model, the same on every rank",
     "z-loss": "penalise the logits' log-normaliser",
     "zero_grad": "clear gradients once per step",
 }

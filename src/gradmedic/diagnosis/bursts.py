@@ -124,19 +124,43 @@ def loss_rise(losses: Floats, at: int, limits: Thresholds) -> tuple[float, float
         at: place of the step in it.
         limits: thresholds.
     """
-    before = losses[max(0, at - limits.least) : at]
-    before = before[np.isfinite(before)]
+    before = _known_before(losses, at, limits)
     after = losses[at + 1 : at + 1 + limits.after]
     if len(before) < limits.least // 2 or len(after) < 3 or not np.isfinite(after).all():
         return math.nan, math.nan, False
-    level = float(np.median(before))
-    spread = 1.4826 * float(np.median(np.abs(before - level)))
+    level, rise = _usual(before, limits)
     high = _highest(after)
-    rise = max(limits.loss_z * spread, limits.loss_rise * abs(level))
     own = losses[at] if math.isfinite(losses[at]) else level
     # Losses near zero have a heavy tail: three of them above five deviations happen in good health.
     usual = max(own, _highest(before[-limits.least // 2 :]))
     return level, high, bool(high > level + rise and high > usual + limits.loss_rise * abs(usual))
+
+
+def stood_out(losses: Floats, at: int, limits: Thresholds) -> bool:
+    """Whether the loss of a step, measured before its update, stands out from those before: its data were other ones.
+
+    Args:
+        losses: a window of losses, oldest first; NaN where unknown.
+        at: place of the step in it.
+        limits: thresholds.
+    """
+    before = _known_before(losses, at, limits)
+    if len(before) < limits.least // 2:
+        return False
+    level, rise = _usual(before, limits)
+    return bool(losses[at] > max(level + rise, float(before.max()) + limits.loss_rise * abs(level)))
+
+
+def _known_before(losses: Floats, at: int, limits: Thresholds) -> Floats:
+    before = losses[max(0, at - limits.least) : at]
+    return before[np.isfinite(before)]
+
+
+def _usual(before: Floats, limits: Thresholds) -> tuple[float, float]:
+    """Return the level of losses, and the rise above it that is more than noise."""
+    level = float(np.median(before))
+    spread = 1.4826 * float(np.median(np.abs(before - level)))
+    return level, max(limits.loss_z * spread, limits.loss_rise * abs(level))
 
 
 def _highest(losses: Floats) -> float:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.draft import Draft, Rule
 from gradmedic.diagnosis.finding import Finding, rank_of
+from gradmedic.diagnosis.harm import CALM
 from gradmedic.diagnosis.history import History
 from gradmedic.diagnosis.layout import Layout, layout_of
 from gradmedic.diagnosis.limits import Limits, checked_limits
@@ -104,8 +105,19 @@ class Engine:
         made: list[Finding] = []
         for name, history in self._histories.items():
             events, self._events = self._events, []
-            made += self._judge(self._view(self._last[name], history, events, table=False, final=True))
+            view = self._view(self._last[name], history, events, table=False, final=True)
+            made += self._judge(view)
+            self._say_how_it_ended(view)
         return made
+
+    def _say_how_it_ended(self, view: View) -> None:
+        """Word findings anew that were made before the loss could tell anything, in a run that came to no harm."""
+        if view.harm:
+            return
+        now = {"harm": view.harm.phrase, "loss_first": view.loss.first, "loss_recent": view.loss.recent}
+        for key, finding in self._found.items():
+            if finding.optimizer in ("", view.frame.optimizer) and finding.params.get("harm") in CALM:
+                self._found[key] = in_language(replace(finding, params={**finding.params, **now}), self.lang)
 
     def findings(self, lang: str | None = None) -> list[Finding]:
         """Return all findings, the most likely root cause first, consequences folded under their cause."""

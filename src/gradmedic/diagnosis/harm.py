@@ -9,6 +9,10 @@ from typing import Literal
 from gradmedic.diagnosis.loss import LossSummary
 
 Reason = Literal["nonfinite", "diverged", "not_falling", ""]
+#: What a loss does that shows no harm: too young to say, falls, or neither (solved already, or one of several).
+Mood = Literal["early", "falling", "none"]
+#: Phrases of a run without harm: they change as the run goes on.
+CALM = frozenset({"@harm_early", "@harm_falling", "@harm_none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +22,12 @@ class Harm:
     Attributes:
         reason: "nonfinite" (loss or gradients), "diverged", "not_falling", or "" for none.
         step: where it began; None when it cannot be said.
+        mood: what the loss does where there is no harm.
     """
 
     reason: Reason = ""
     step: int | None = None
+    mood: Mood = "none"
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -29,7 +35,7 @@ class Harm:
     @property
     def phrase(self) -> str:
         """Name of the phrase in the message files, as a parameter of a draft."""
-        return f"@harm_{self.reason or 'none'}"
+        return f"@harm_{self.reason or self.mood}"
 
 
 def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> Harm:
@@ -51,7 +57,7 @@ def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> H
         return Harm("diverged", loss.diverged_step)
     if loss.falling is False and not _solved(loss):
         return Harm("not_falling", None)
-    return Harm()
+    return Harm(mood="early" if loss.falling is None else ("falling" if loss.falling else "none"))
 
 
 def _solved(loss: LossSummary) -> bool:

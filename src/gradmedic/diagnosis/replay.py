@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from gradmedic.diagnosis.engine import Engine
 from gradmedic.diagnosis.finding import Finding, rank_of
+from gradmedic.diagnosis.findings import Findings
 from gradmedic.diagnosis.limits import Limits
+from gradmedic.diagnosis.rank_events import events_of_first_rank, rank_events
 from gradmedic.diagnosis.ranking import ranked
 from gradmedic.frame import Frame
 from gradmedic.types import Event
@@ -26,7 +28,7 @@ class Recorded(Protocol):
     def frames(self) -> Iterable[Frame]: ...
 
 
-def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> list[Finding]:
+def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> Findings:
     """Diagnose a run.
 
     The same rules see the same frames and events in the same order as while it trained.
@@ -37,7 +39,8 @@ def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> list[
         limits: the user's own alarm; None for the one that the run was recorded with.
 
     Returns:
-        Findings, most likely root cause first, consequences folded under their cause.
+        A list of findings, most likely root cause first, consequences folded under their cause; `print` it for one
+        paragraph each.
 
     Raises:
         InputError: unknown language, or limits that are not positive numbers.
@@ -45,8 +48,8 @@ def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> list[
     held = limits if limits is not None else run.meta.get("limits")
     engines = replay_by_process(run, lambda: Engine(lang=lang, limits=held))
     if len(engines) == 1:
-        return engines[0].findings()
-    return _joined([engine.findings() for engine in engines])
+        return Findings(engines[0].findings())
+    return Findings(_joined([engine.findings() for engine in engines]))
 
 
 def replay(run: Recorded, engine: Engine) -> None:
@@ -67,7 +70,7 @@ def replay_by_process(run: Recorded, make: Callable[[], Engine]) -> list[Engine]
     engines = [make()]
     last: dict[str, int] = {}
     facts: Event | None = None
-    for entry in merged(run.events, run.frames()):
+    for entry in merged([*events_of_first_rank(run.events), *rank_events(run)], run.frames()):
         if not isinstance(entry, Frame):
             facts = entry if entry.get("kind") == "facts" else facts
             engines[-1].on_event(entry)

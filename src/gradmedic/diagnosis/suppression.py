@@ -117,6 +117,9 @@ EDGES: tuple[Edge, ...] = (
     # Broken wiring explains what the gradients look like, and a loss that does not fall.
     _edge("GM105", "GM106 GM205 GM101 GM103 GM301 GM403", _always),
     _edge("GM102", "GM101", _overlap),
+    # An optimizer of which nothing gets a gradient, beside gradients that no optimizer takes: it holds another network.
+    _edge("GM103", "GM102", _always, of="all", only="nothing"),
+    _edge("GM105", "GM102", _always, only="nothing"),
     _edge("GM101 GM102 GM103 GM104 GM105 GM111", "GM301 GM403", _not_later),
     _edge("GM111", "GM106 GM205", _always),
     _edge("GM106", "GM205", _always),

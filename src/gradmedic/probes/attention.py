@@ -58,8 +58,9 @@ def measure_attention(node: Any) -> Numbers:
         "heads" (matrices that were looked at), "entropy" and "entropy_min" (mean over queries of the later half, over
         ln T; mean and least of the heads), "low_heads" (share of heads below 0.05), "ahead" (share of the weight that
         lies on later places, mean over all queries but the last) and "keys" where there are as many queries as keys,
-        "max_logit" and "unscaled" (1.0 where nothing divides the products) when they can be had; empty when nothing was
-        saved. No host sync.
+        "max_logit", "unscaled" (1.0 where nothing divides the products), "factor" (what the products are multiplied by;
+        NaN where that is computed) and "depth" (size of a head) when they can be had; empty when nothing was saved. No
+        host sync.
     """
     if operation(node).startswith("ScaledDotProduct"):
         return _fused(node)
@@ -115,7 +116,7 @@ def _fused(node: Any) -> Numbers:
     numbers = _entropy(weights, positions, queries)
     numbers["max_logit"] = masked.amax()
     numbers["unscaled"] = float(depth >= 8 and scale >= 0.99)
-    return numbers
+    return numbers | {"factor": scale, "depth": float(depth)}
 
 
 def _with_mask(node: Any, logits: torch.Tensor, samples: int, queries: int) -> torch.Tensor | None:
@@ -143,11 +144,19 @@ def _is_empty(node: Any, name: str) -> bool:
 
 @dataclass(slots=True)
 class _Product:
-    """The product of queries and keys behind a softmax; `factor` is what it was multiplied by since."""
+    """The product of queries and keys behind a softmax.
+
+    Attributes:
+        node: the node that multiplies them.
+        factor: what their product was multiplied by since.
+        scaled: whether it, or one of them, was multiplied or divided at all.
+        before: what queries and keys were multiplied by themselves; NaN where that is more than a number.
+    """
 
     node: Any
     factor: float
     scaled: bool
+    before: float
 
 
 def _written_out(node: Any) -> Numbers:
@@ -169,6 +178,7 @@ def _written_out(node: Any) -> Numbers:
     if q is not None and k is not None and (q.shape[0], q.shape[1], k.shape[2]) == (total, queries, keys):
         logits = (q[heads, rows].float() @ k[heads].float()) * product.factor
         numbers["max_logit"] = torch.where(flat > 0, logits, -math.inf).amax()
+        numbers |= {"factor": product.factor * product.before, "depth": float(q.shape[2])}
     return numbers
 
 
@@ -178,17 +188,33 @@ def _product_behind(node: Any) -> _Product | None:
     for _ in range(8):
         kind = operation(node)
         if kind == "Bmm":
-            sides = (operation(behind(parent(node, side))) for side in (0, 1))
-            return _Product(node, factor, scaled or any(side in ("Mul", "Div") for side in sides))
+            sides = [_scale_of(behind(parent(node, side))) for side in (0, 1)]
+            return _Product(
+                node,
+                factor,
+                scaled or sides != [None, None],
+                math.prod(1.0 if side is None else side for side in sides),
+            )
         if kind == "Baddbmm":
             return None
         if kind in ("Mul", "Div"):
-            value = scalar(node, "other")
-            if value is None or not value:
+            value = _scale_of(node)
+            if value is None or not math.isfinite(value):
                 return None
-            factor, scaled = factor * (value if kind == "Mul" else 1 / value), True
+            factor, scaled = factor * value, True
         elif kind not in ("Add", "MaskedFill", "Where"):
             return None
         inputs = [behind(each) for each, _ in node.next_functions]
         node = next((each for each in inputs if each is not None and not hasattr(each, "variable")), None)
     return None
+
+
+def _scale_of(node: Any) -> float | None:
+    """Return what a node multiplies by: NaN where that is no number on the host, None where it does not multiply."""
+    kind = operation(node)
+    if kind not in ("Mul", "Div"):
+        return None
+    value = scalar(node, "other")
+    if value is None or not value:
+        return math.nan
+    return value if kind == "Mul" else 1 / value

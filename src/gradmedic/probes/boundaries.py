@@ -63,6 +63,9 @@ class Boundaries:
         self._clips = clips
         self._facts = facts
         self._publisher = publisher
+        #: The first step that was made by hand, until a second one shows that weights are trained so.
+        self._held: PendingFrame | None = None
+        self._by_hand = False
         self._in_backward: list[PendingFrame] = []
         self._in_backward_count = ClipCount()
         self._in_backward_steps = 0
@@ -92,13 +95,13 @@ class Boundaries:
 
     def withhold(self, probe: OptimizerProbe, optimizer: Any, reason: str) -> None:
         """A step was not made, and its optimizer never heard of it."""
-        probe.begin(optimizer, self._options.of_step(probe.step))
+        probe.begin(optimizer, self._options.of_step(probe.step, spread=probe.spread))
         self.finish(probe, skipped=reason)
 
     def begin_by_hand(self) -> None:
         """A backward pass has ended, and weights may be updated by hand before the next one."""
         if self._hands.active and self._fleet.empty and not self._in_backward:
-            self._hands.begin(self._options.of_step(self._hands.probe.step))
+            self._hands.begin(self._options.of_step(self._hands.probe.step, spread=self._hands.probe.spread))
 
     def after_backward(self) -> None:
         """A backward pass has ended: so has the step that was made inside it."""
@@ -119,6 +122,8 @@ class Boundaries:
     def finish_by_hand(self, roots: Sequence[torch.Tensor] = (), leaves: list[torch.Tensor] | None = None) -> None:
         """A backward pass begins, or all ends: so has the step that was made by hand since the last one, if any.
 
+        A single change of the weights is no step yet: SAM moves them between two backward passes, and then steps.
+
         Args:
             roots: the tensors on which `backward` is about to be called; none at the end.
             leaves: what they reach, if it is known.
@@ -127,14 +132,29 @@ class Boundaries:
             return
         pending = self._hands.finish_if_updated(leaves or self._hands.walk(roots))
         if pending is not None:
-            self._facts.boundary = "backward"
             self._losses.give(pending)
-            self._publisher.publish(pending)
+            self._publisher.complete(pending)
+        steps = [step for step in (self._held, pending) if step is not None]
+        self._held = None
+        if len(steps) == 1 and roots and not self._by_hand:
+            self._held = steps[0]
+            return
+        for step in steps:
+            self._by_hand = True
+            self._facts.boundary = "backward"
+            self._publisher.hand_on(step)
+
+    def stop_by_hand(self) -> None:
+        """An optimizer steps: what changed the weights before was a part of its step."""
+        self._hands.stop()
+        held, self._held = self._held, None
+        if held is not None:
+            self._publisher.take_back(held)
 
     def observe(self) -> None:
         """The loop says that a step has ended."""
         holder = self._observed
         probe = self._fleet.add(holder, OBSERVED)
         self._facts.boundary = "observe"
-        probe.begin(holder, self._options.of_step(probe.step), updated=True)
+        probe.begin(holder, self._options.of_step(probe.step, spread=probe.spread), updated=True)
         self.finish(probe)

@@ -7,7 +7,7 @@ new rows still turn up (many of those seen were seen once only), rows that were 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ class EmbeddingCounts:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Some parameters have got another name: old -> new."""
+        self._seen = {names.get(name, name): held for name, held in self._seen.items()}
 
     @torch.no_grad()
     def rows(self, nodes: Sequence[Any], name_of: NameOf) -> list[ModuleSample]:

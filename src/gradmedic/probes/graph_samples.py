@@ -21,7 +21,9 @@ from gradmedic.probes.batch_identity import batch_rows
 from gradmedic.probes.carried_graph import CarriedGraph
 from gradmedic.probes.embeddings import EmbeddingCounts
 from gradmedic.probes.graph import GraphWalk, sequence_number, walk
+from gradmedic.probes.late_names import LateNames
 from gradmedic.probes.loss_broadcast import is_broadcast, terms_of
+from gradmedic.probes.loss_divergences import find_divergences
 from gradmedic.probes.loss_graph import LossCall, find_losses
 from gradmedic.probes.loss_values import Numbers, measure_loss
 from gradmedic.probes.module_stats import ModuleSample
@@ -58,11 +60,18 @@ class GraphProbe:
     Args:
         name_of: returns (parameter name, module name) of a watched parameter, or None.
         failed: is told of a fault of ours; the probe is then off.
+        awaited: whether parameters without a name may get one when the step ends.
     """
 
-    def __init__(self, name_of: NameOf, failed: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        name_of: NameOf,
+        failed: Callable[[str, Exception], None],
+        awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.off = False
-        self._name_of = name_of
+        self.names = LateNames(name_of, awaited)
+        self._name_of = self.names.name_of
         self._failed = failed
         self._units: dict[tuple[str, str, int], Units] = {}
         self._priors = Priors()
@@ -131,12 +140,23 @@ class GraphProbe:
             return []
         try:
             with torch.no_grad():
-                made = [_fact(each, step) for each in self._measured(roots, remember=False)]
+                measured = [*self._measured(roots, remember=False), *self._divergences(roots)]
+                made = [_fact(each, step) for each in measured]
         except Exception as error:
             self._fail(error)
             return []
         self._facts += len(made)
+        self.names.keep(made)
         return made
+
+    def settle(self, samples: Sequence[ModuleSample]) -> None:
+        """The step of these samples has ended: name what could not be named before it."""
+        names = self.names.settle(samples)
+        if names:
+            modules = {token: module or name for token, (name, module) in names.items()}
+            self._units = {(modules.get(key[0], key[0]), *key[1:]): held for key, held in self._units.items()}
+            self._priors.rename(modules)
+            self._embeddings.rename({token: name for token, (name, _) in names.items()})
 
     def _fail(self, error: Exception) -> None:
         self.off = True
@@ -149,7 +169,7 @@ class GraphProbe:
             module = place_of(call.node, self._name_of).module
             numbers, counts = measure_loss(call)
             if counts is not None:
-                key = f"{module}/{call.kind}/{place}"
+                key = (module, f"{call.kind}/{place}")
                 seen = self._priors.add(key, counts) if remember else self._priors.known(key, counts)
                 numbers["baseline"] = prior_entropy(seen)
                 numbers["labels_seen"] = seen.sum()
@@ -160,6 +180,12 @@ class GraphProbe:
                 numbers.setdefault("count", terms_of(call))
             made.append(_MeasuredLoss(call, module, place, numbers, broadcast))
         return made
+
+    def _divergences(self, roots: Sequence[torch.Tensor]) -> list[_MeasuredLoss]:
+        return [
+            _MeasuredLoss(call, place_of(call.node, self._name_of).module, place, numbers)
+            for place, (call, numbers) in enumerate(find_divergences(roots))
+        ]
 
     def _inner_rows(self, graph: GraphWalk, feeds: TokenFeeds) -> list[ModuleSample]:
         users = _users(graph)

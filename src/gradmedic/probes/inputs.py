@@ -49,7 +49,7 @@ def sample_inputs(args: Sequence[Any], kwargs: Mapping[str, Any], step: int) -> 
 
     Returns:
         At most 8 samples, on the tensors' device; no host synchronisation. Tensors that functorch wraps (vmap, grad),
-        complex, sparse, meta and empty ones are left out.
+        complex, sparse, nested, meta and empty ones are left out.
     """
     found: list[InputSample] = []
     for name, tensor in _tensors([*enumerate(args), *kwargs.items()], 0):
@@ -75,7 +75,7 @@ def _tensors(items: Sequence[tuple[Any, Any]], depth: int, prefix: str = "") -> 
 def _plain(tensor: torch.Tensor) -> bool:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     strided = tensor.layout == torch.strided and tensor.device.type != "meta"
-    return strided and not wrapped and not tensor.is_complex() and tensor.numel() > 0
+    return strided and not tensor.is_nested and not wrapped and not tensor.is_complex() and tensor.numel() > 0
 
 
 @torch.no_grad()

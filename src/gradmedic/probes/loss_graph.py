@@ -26,7 +26,7 @@ _NATIVE = {
 }  # fmt: skip
 _REDUCTIONS = ("none", "mean", "sum")
 #: What may lie between a loss and the root.
-_COMBINING = frozenset((
+COMBINING = frozenset((
     "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Sum", "Mean", "View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze",
     "Stack", "Cat", "Select", "Index", "Where", "MaskedFill", "MaskedSelect", "ToCopy", "Clone", "Expand", "Alias",
     "Gather", "Pow", "Sqrt", "Slice", "Unbind", "Transpose", "Permute", "NanToNum",
@@ -85,7 +85,7 @@ def find_losses(roots: Iterable[torch.Tensor]) -> list[LossCall]:
             call.sign = sign_at_root(node, users, log_probability=operation(node) == "LogSoftmax")
             found.append(call)
             continue
-        if operation(node) not in _COMBINING:
+        if operation(node) not in COMBINING:
             continue
         for each, _ in node.next_functions:
             if each is not None and each not in users and not hasattr(each, "variable") and len(users) < _MAX_NODES:

@@ -75,7 +75,7 @@ def _of_classes(call: LossCall) -> tuple[Numbers, torch.Tensor | None]:
     counts = _count(target.reshape(-1), -100 if ignored is None else ignored, classes)
     numbers["count"] = counts.sum()
     numbers["label_share"] = counts.max() / counts.sum().clamp(min=1)
-    return numbers, counts
+    return numbers | _class_weights(call, counts), counts
 
 
 def _class_targets(call: LossCall, scores: torch.Tensor, axis: int) -> torch.Tensor | None:
@@ -131,6 +131,15 @@ def _count(values: torch.Tensor, ignored: int, classes: int) -> torch.Tensor:
     return counts.scatter_add_(0, values.clamp(0, classes - 1), ones)
 
 
+def _class_weights(call: LossCall, counts: torch.Tensor) -> Numbers:
+    """Return the weight of the class that is most frequent in the batch over that of the rarest one in it."""
+    weight = saved(call.node, "weight", near_loss=True) if call.node.name().startswith("NllLoss") else None
+    if weight is None or weight.shape != counts.shape:
+        return {}
+    rarest = torch.where(counts > 0, counts, math.inf).argmin()
+    return {"weight_ratio": (weight[counts.argmax()] / weight[rarest]).float()}
+
+
 # -- yes or no ------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +166,10 @@ def _of_binary(call: LossCall) -> tuple[Numbers, torch.Tensor | None]:
         "outside_share": ((wanted < -1e-3) | (wanted > 1 + 1e-3)).float().mean(),
     }
     numbers |= _moments("target", wanted) | _moments("prediction", scores)
+    weight = saved(call.node, "pos_weight", near_loss=True) if call.kind == "bce_with_logits" else None
+    if weight is not None and weight.numel() == 1:
+        rare = share.mean() < 0.5
+        numbers["weight_ratio"] = torch.where(rare, 1 / weight, weight).reshape(()).float()
     positives = wanted.float().sum(0)
     columns = torch.stack([wanted.shape[0] - positives, positives]).float()
     return numbers, columns

@@ -98,6 +98,7 @@ def measurable(tensor: Any) -> bool:
         and (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout is torch.strided
         and not tensor.is_meta
+        and not tensor.is_nested
         and tensor.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )

@@ -19,7 +19,7 @@ from torch import nn
 from gradmedic.names import walk_modules
 from gradmedic.probes.leaves import tensor_leaves
 from gradmedic.probes.module_stats import RECTIFIERS, ModuleSample, active_units, measurable, measure_output
-from gradmedic.probes.preflight import compiled_graphs
+from gradmedic.probes.preflight import compiled_graphs, takes_hooks
 from gradmedic.roster import Roster
 from gradmedic.stats import gradient_stats
 from gradmedic.torch_hooks import hook_outputs, passive
@@ -113,7 +113,8 @@ class ModuleProbe:
         for prefix, model in self._roster.models.items():
             if any(_is_compiled(module) for module in model.modules()):
                 continue
-            found.update((name, module) for name, module in walk_modules(model, prefix) if self._wants(name, module))
+            inside = ((name, module) for name, module in walk_modules(model, prefix) if takes_hooks(module))
+            found.update((name, module) for name, module in inside if self._wants(name, module))
         listed = list(found.items())
         stride = -(-len(listed) // MAX_MODULES) if self._patterns == "auto" else 1
         return listed[:: max(1, stride)]

@@ -58,7 +58,7 @@ class Preflight:
     def watch_inputs(self) -> None:
         """Look at what the models are given, from their next forward call on."""
         for model in self._roster.models.values():
-            if model not in self._hooked_models:
+            if model not in self._hooked_models and takes_hooks(model):
                 self._hooked_models.add(model)
                 self._removers.append(hook_inputs(model, self._on_input))
 
@@ -106,7 +106,7 @@ class Preflight:
             if _is_compiled(model):
                 continue
             for name, module in walk_modules(model, prefix):
-                if name in wanted:
+                if name in wanted and takes_hooks(module):
                     self._looked_at.add(name)
                     self._removers.append(hook_calls(module, self._note_call(name)))
 
@@ -191,6 +191,11 @@ class Preflight:
             self._owned[key] = weakref.ref(parameter), owners[key]
         entry = self._owned.get(key)
         return entry[1] if entry is not None and entry[0]() is parameter else None
+
+
+def takes_hooks(module: nn.Module) -> bool:
+    """Whether a module can have hooks: those that TorchScript has compiled cannot."""
+    return not isinstance(module, torch.jit.ScriptModule)
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 #: Vocabularies beyond this are not kept: their batches say little about how often a word comes.
@@ -12,13 +14,17 @@ class Priors:
     """Adds up target counts by loss call, over the sampled batches."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, torch.Tensor] = {}
+        self._counts: dict[tuple[str, str], torch.Tensor] = {}
 
-    def add(self, key: str, counts: torch.Tensor) -> torch.Tensor:
+    def rename(self, modules: Mapping[str, str]) -> None:
+        """Some modules have got another name: old -> new."""
+        self._counts = {(modules.get(name, name), which): held for (name, which), held in self._counts.items()}
+
+    def add(self, key: tuple[str, str], counts: torch.Tensor) -> torch.Tensor:
         """Add one batch's counts ([classes], or [2, outputs] for yes and no); returns all so far.
 
         Args:
-            key: which loss call.
+            key: module, and which loss call.
             counts: on the loss's device.
         """
         if counts.numel() > MAX_CLASSES:
@@ -29,7 +35,7 @@ class Priors:
         self._counts[key] = counts
         return counts
 
-    def known(self, key: str, counts: torch.Tensor) -> torch.Tensor:
+    def known(self, key: tuple[str, str], counts: torch.Tensor) -> torch.Tensor:
         """Return what has been counted so far, without this batch; its own counts where there is nothing yet."""
         found = self._counts.get(key)
         return found if found is not None and found.shape == counts.shape and found.device == counts.device else counts

@@ -16,9 +16,17 @@ from gradmedic.probes.preflight import Preflight
 from gradmedic.probes.sampling import ModuleSampling
 from gradmedic.probes.threads import StepThreads
 from gradmedic.roster import Roster
+from gradmedic.stats.agreement import refused
 
 #: Parameters come and go: ownership is looked at again after so many steps.
 _MEMBERSHIP_EVERY = 50
+
+
+#: Said once where tensors lie on several ranks and not all of them watch.
+ALONE = (
+    "not all ranks watch this model, whose tensors lie on several of them: what is recorded is of the part on this "
+    "rank only; call gm.watch on every rank"
+)
 
 
 class Output(Protocol):
@@ -71,19 +79,41 @@ class Publisher:
         self._origins = origins
         self._threads = threads
         self._last_facts: dict[str, Any] = {}
+        self._alone = False
 
     def publish(self, pending: PendingFrame) -> None:
         """Hand on the frame of a step, after the events that belong before it."""
+        self._announce(pending)
+        self.complete(pending)
+        self._output.pending(pending)
+
+    def complete(self, pending: PendingFrame) -> None:
+        """Put into the frame of a step what was measured beside it; from now on the next step is measured."""
+        if self.flow is not None:
+            pending.logged.update(self.flow.take())
+        if self.sampling is not None:
+            self.sampling.name_losses()
+            pending.modules.extend(self.sampling.take())
+            self.sampling.begin(pending.frame.step + 1)
+
+    def hand_on(self, pending: PendingFrame) -> None:
+        """Hand on a frame that is complete already, as `publish` does."""
+        self._announce(pending)
+        self._output.pending(pending)
+
+    def take_back(self, pending: PendingFrame) -> None:
+        """A frame that is complete was none: what was measured beside it belongs to the step that is open."""
+        if self.sampling is not None:
+            self.sampling.put_back(pending.modules, pending.frame.step)
+
+    def _announce(self, pending: PendingFrame) -> None:
+        if refused() and not self._alone:
+            self._alone = True
+            self._output.event({"kind": "error", "step": pending.frame.step, "part": "ranks", "message": ALONE})
         origin = self._origins.event(pending.frame)
         if origin is not None:
             self._output.event(origin)
         self._update_facts(pending.frame.step, pending.frame.time, pending.keep)
-        if self.flow is not None:
-            pending.logged.update(self.flow.take())
-        if self.sampling is not None:
-            pending.modules.extend(self.sampling.take())
-            self.sampling.begin(pending.frame.step + 1)
-        self._output.pending(pending)
 
     def collect_facts(self, *, may_wait: bool = True) -> Facts:
         """Return what is known of the run now.
@@ -94,6 +124,8 @@ class Publisher:
         owners: dict[int, str] = {}
         stale: list[dict[str, Any]] = []
         self._roster.refresh()
+        if self.sampling is not None:
+            self.sampling.name_losses()
         by_hand = self._hands.active and self._fleet.empty
         for probe in [self._hands.probe] if by_hand else self._fleet.probes:
             optimizer = probe.reference()

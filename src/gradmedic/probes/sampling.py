@@ -89,11 +89,21 @@ class ModuleSampling:
         if not self._preflight.over:
             self._preflight.facts.losses.extend(self._graphs.loss_facts(roots, self._step))
 
+    def name_losses(self) -> None:
+        """Name the losses of the step that ends, among the facts."""
+        self._graphs.names.name_facts()
+
     def take(self) -> Sequence[ModuleSample]:
         """Return what was measured in the step that ends."""
         self._modes.end_step()
+        self._graphs.settle(self._samples)
         taken, self._samples = [*self._samples, *self._weights.take()], []
         return [*self._probe.take(), *taken] if self._probe.armed else taken
+
+    def put_back(self, samples: Sequence[ModuleSample], step: int) -> None:
+        """The step that these were taken for is not over yet."""
+        self._samples[:0] = samples
+        self._step = step
 
     def stop(self) -> None:
         """Take all hooks off."""

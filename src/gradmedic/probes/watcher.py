@@ -40,6 +40,7 @@ from gradmedic.probes.treating import Treating
 from gradmedic.probes.treatment import Treatment
 from gradmedic.probes.watch_options import WatchOptions
 from gradmedic.roster import Roster
+from gradmedic.stats.agreement import attached
 from gradmedic.torch_hooks import ClipCall, Listener, StepArguments
 
 
@@ -62,6 +63,7 @@ class StepWatcher(Listener):
         output: Output,
         isolation: Isolation,
     ) -> None:
+        attached()
         self.isolation = isolation
         self.lock = threading.RLock()
         self.keep_alive: object = None
@@ -150,9 +152,9 @@ class StepWatcher(Listener):
                 return None
             self._threads.steps()
             if self._hands.active:
-                self._hands.stop()
+                self._boundaries.stop_by_hand()
             closure, put_back = closure_of(args, kwargs)
-            options = self._options.of_step(probe.step, optimizer)
+            options = self._options.of_step(probe.step, optimizer, spread=probe.spread)
             readings = probe.begin(optimizer, options, read=closure is None)
             if closure is None or put_back is None:
                 self._treating.treat(probe, optimizer, readings)
@@ -262,7 +264,8 @@ class StepWatcher(Listener):
         probe = ModuleProbe(self._roster, options.modules, options.backend, self.isolation.failed)
         self.stop_sampling()
         if not probe.off:
-            graphs = GraphProbe(self._roster.name_of, self.isolation.failed)
+            roster = self._roster
+            graphs = GraphProbe(roster.name_of, self.isolation.failed, lambda: roster.discovering)
             sampling = ModuleSampling(
                 probe, graphs, self.preflight, options.modules_every, options.triggered, self.isolation, self._roster
             )

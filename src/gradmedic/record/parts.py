@@ -70,9 +70,14 @@ class Parts:
         return [entry for name in names for entry in self._parts[name].entries if isinstance(entry, dict)]
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the events of all processes in the order of time."""
-        lines = [entry for name, part in self._parts.items() if name.endswith(".jsonl") for entry in part.entries]
-        return sorted((entry for entry in lines if isinstance(entry, dict)), key=_time_of)
+        """Return the events of all processes in the order of time; those of further ranks say whose they are."""
+        lines: list[dict[str, Any]] = []
+        for name, part in self._parts.items():
+            parts = parse_name(name)
+            if parts is not None and parts.kind == "events":
+                entries = [entry for entry in part.entries if isinstance(entry, dict)]
+                lines += [{**entry, "rank": parts.rank} for entry in entries] if parts.rank else entries
+        return sorted(lines, key=_time_of)
 
     def tables(self, kind: str) -> dict[tuple[int, str], pa.Table]:
         """Return the rows of one kind by (rank, process), in the order in which they were written."""

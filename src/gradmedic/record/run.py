@@ -47,6 +47,11 @@ class Run:
         where = "in memory" if self.path is None else repr(str(self.path))
         return f"<Run {where}: {self.steps.num_rows} steps of {', '.join(self.optimizers) or 'no optimizer'}>"
 
+    def _repr_html_(self) -> str:
+        from gradmedic.report.notebook import run_html
+
+        return run_html(self)
+
     def reload(self) -> Run:
         """Read what has been written since; return this run."""
         if self._parts.refresh():

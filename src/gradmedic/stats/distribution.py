@@ -124,7 +124,7 @@ class Distribution:
             rows = [self._spread_out(norms[at], at, axes[at]) for at in chosen]
             flat, collective = torch.cat([row.reshape(-1) for row in rows]), collective_of(mesh)
             total = collective.maximum(flat) if math.isinf(p) else collective.sum(flat.pow(p)).pow(1.0 / p)
-            pieces = torch.split(total, [row.numel() for row in rows])  # type: ignore[no-untyped-call]
+            pieces = torch.split(total, [row.numel() for row in rows])
             for at, row, units in zip(chosen, rows, pieces, strict=True):
                 joined[at] = units.reshape(row.shape)
         return joined

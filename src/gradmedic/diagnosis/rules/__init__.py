@@ -45,6 +45,7 @@ from gradmedic.diagnosis.rules.over_clipping import OverClipping
 from gradmedic.diagnosis.rules.overfit import Overfit
 from gradmedic.diagnosis.rules.padding_dominates import PaddingDominates
 from gradmedic.diagnosis.rules.probabilities_as_logits import ProbabilitiesAsLogits
+from gradmedic.diagnosis.rules.rank_desync import RankDesync
 from gradmedic.diagnosis.rules.saturated_units import SaturatedUnits
 from gradmedic.diagnosis.rules.spikes import Spikes
 from gradmedic.diagnosis.rules.stale_optimizer import StaleOptimizer
@@ -74,6 +75,7 @@ RULES: tuple[type[Rule], ...] = (
     MissingZeroGrad,
     MisplacedClip,
     WrongMode,
+    RankDesync,
     ZeroLearningRate,
     GraphLeak,
     TinyBatchNorm,

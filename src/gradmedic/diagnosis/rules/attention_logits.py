@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
@@ -26,6 +28,11 @@ class Thresholds:
     hard: float = 0.9
     """Share of heads that look at one position in the first sample: with logits above `notice`, a softmax that starts
     with no slope. Sinks of a model that was trained before leave most heads soft."""
+    entropy: float = 0.25
+    """Over ln T, mean of the heads. Where products of queries and keys are multiplied by more than 1 and attention
+    begins below this, the factor has made it hard: random heads begin above 0.8 (measured)."""
+    logit: float = 20.0
+    """And the largest logit of that first sample: normalised queries and keys are multiplied by 10 in good health."""
 
 
 class AttentionLogits:
@@ -53,6 +60,9 @@ class AttentionLogits:
         if high:
             ordered = sorted(high, key=lambda series: -series[-1].get("max_logit"))
             yield self._draft(view, ordered, self._hard_from_start(high))
+        multiplied = [series for series in self._rows.series(view, "attention") if self._is_multiplied(series)]
+        if multiplied and not high:
+            yield self._multiplied(view, multiplied)
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take it back when the loss falls after all, or attention has softened, where it rested on that."""
@@ -60,6 +70,9 @@ class AttentionLogits:
             return True
         if finding.variant == "initial" and finding.optimizer == view.frame.optimizer:
             return any(self._still_hard(series) for series in self._rows.series(view, "attention"))
+        if finding.variant == "multiplied":
+            here = [each for each in self._rows.series(view, "attention") if each[-1].module in finding.where]
+            return finding.optimizer != view.frame.optimizer or any(self._is_multiplied(series) for series in here)
         return still_harmed(finding, view)
 
     def _hard_from_start(self, high: Sequence[Series]) -> float:
@@ -73,6 +86,46 @@ class AttentionLogits:
             row.get("heads") * row.get("low_heads") for row in first if row.get("max_logit") > self.thresholds.notice
         )
         return low / heads if heads > 0 and low >= self.thresholds.hard * heads else 0.0
+
+    def _is_multiplied(self, series: Series) -> bool:
+        """Whether a factor above 1 has made attention hard from the start, and it still is."""
+        limits, first, last = self.thresholds, series[0], series[-1]
+        return (
+            first.step < _FIRST_STEPS
+            and first.get("factor") > 1
+            and first.get("max_logit") > limits.logit
+            and max(first.get("entropy"), last.get("entropy")) < limits.entropy
+        )
+
+    def _multiplied(self, view: View, listed: list[Series]) -> Draft:
+        first = max((series[0] for series in listed), key=lambda row: row.get("factor"))
+        usual = 1 / math.sqrt(first.get("depth"))
+        entropy = fmean(series[0].get("entropy") for series in listed)
+        return Draft(
+            severity="warning",
+            confidence=0.75,
+            step=min(series[0].step for series in listed),
+            where=_modules(listed),
+            evidence=(
+                Evidence("factor on the products of queries and keys", first.get("factor"), usual),
+                Evidence("entropy of attention over ln T", entropy, self.thresholds.entropy),
+                Evidence("largest attention logit, first sample", first.get("max_logit")),
+            ),
+            params={
+                "value": first.get("max_logit"),
+                "first": first.get("max_logit"),
+                "factor": first.get("factor"),
+                "depth": int(first.get("depth")),
+                "usual": usual,
+                "entropy": 100 * entropy,
+                "share": 0.0,
+                "harm": view.harm.phrase,
+                "loss_first": view.loss.first,
+                "loss_recent": view.loss.recent,
+                "unscaled": "",
+            },
+            variant="multiplied",
+        )
 
     def _still_hard(self, series: Series) -> bool:
         return series[-1].get("max_logit") > self.thresholds.notice and series[-1].get("low_heads") > 0.5

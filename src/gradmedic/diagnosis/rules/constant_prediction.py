@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -36,6 +36,12 @@ class Thresholds:
     """Labels seen before their entropy is known."""
     imbalance: float = 0.9
     """Share of the largest class from which on imbalance is the likely cause (rules.md: one in ten)."""
+    weight_ratio: float = 3.0
+    """Weight of the most frequent class over that of the rarest from which on weights make the imbalance worse."""
+    found: float = 0.25
+    """Share of the rare labels that is predicted at all, below which they are given up."""
+    weighted_samples: int = 5
+    """Sampled steps over which both are counted."""
 
 
 class ConstantPrediction:
@@ -56,11 +62,18 @@ class ConstantPrediction:
             for series in self._rows.series(view, "loss"):
                 # A discriminator that is undecided has found its equilibrium.
                 adversary = view.several_optimizers and series[-1].leaf in _BINARY
-                if series[-1].leaf in _KINDS and not adversary and not series[-1].get("weighted") > 0:
+                if series[-1].leaf not in _KINDS or adversary:
+                    continue
+                if series[-1].get("weighted") > 0:
+                    yield from self._judge_weights(series)
+                else:
                     yield from self._judge(view, series)
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take it back when the loss falls below that of a constant after all: some networks start very slowly."""
+        if finding.variant == "weights":
+            here = (each for each in self._rows.series(view, "loss") if each[-1].module in finding.where)
+            return finding.optimizer != view.frame.optimizer or any(self._gives_up(series) for series in here)
         return not self._rows.learned(view, finding)
 
     def _judge(self, view: View, series: Series) -> Iterator[Draft]:
@@ -93,6 +106,51 @@ class ConstantPrediction:
             variant="imbalance" if largest > limits.imbalance else "",
             key=last.module,
         )
+
+    def _judge_weights(self, series: Series) -> Iterator[Draft]:
+        """A weighted loss cannot be held against a constant's; but weights may favour what is frequent already."""
+        limits, last = self.thresholds, series[-1]
+        ratios = recent(series, "weight_ratio", len(series))
+        if last.step < limits.after or not self._labels_differ(last) or not self._gives_up(series) or not ratios:
+            return
+        # A batch without the rare class says nothing of its weight.
+        ratio = max(ratios)
+        if ratio < limits.weight_ratio:
+            return
+        shares, largest = self._shares(series)
+        yield Draft(
+            severity="warning",
+            confidence=0.8,
+            step=0,
+            where=(last.module,) if last.module else (),
+            evidence=(
+                Evidence("weight of the most frequent class over that of the rarest", ratio, limits.weight_ratio),
+                Evidence("share of the class predicted most often", shares),
+                Evidence("share of the most frequent label", largest, limits.imbalance),
+            ),
+            params={
+                "share": 100 * shares,
+                "loss": last.get("loss"),
+                "prior": last.get("baseline"),
+                "largest": 100 * largest,
+                "ratio": ratio,
+            },
+            variant="weights",
+            key=last.module,
+        )
+
+    def _shares(self, series: Series) -> tuple[float, float]:
+        """Return the mean shares of the class predicted most often, and of the most frequent label."""
+        n = self.thresholds.weighted_samples
+        return fmean(recent(series, "top_share", n)), fmean(recent(series, "label_share", n))
+
+    def _gives_up(self, series: Series) -> bool:
+        """Whether one class is nearly all labels, and the others are next to never predicted."""
+        limits = self.thresholds
+        if min(len(recent(series, key, limits.weighted_samples)) for key in ("top_share", "label_share")) < 3:
+            return False
+        predicted, largest = self._shares(series)
+        return largest > limits.imbalance and 1 - predicted < limits.found * (1 - largest)
 
     def _in_the_mean(self, view: View, last: SampledRow) -> float | None:
         """Return the mean loss of the last steps over the constant's: most batches hold no sample of a rare class."""

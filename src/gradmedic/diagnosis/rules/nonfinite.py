@@ -15,7 +15,7 @@ from gradmedic.diagnosis.suppression import DOMAIN_OPERATIONS
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
-_CLASSES = ("data", "parameter", "forward", "loss", "backward")
+_CLASSES = ("data", "parameter", "forward", "loss", "backward", "elsewhere")
 #: Classes in which the forward pass itself is non-finite, so that no loss scale can be the reason.
 _BEFORE_BACKWARD = ("data", "parameter", "forward", "loss")
 
@@ -84,6 +84,8 @@ class NonFinite:
                 "rows": rows,
                 "in_rows": "@in_rows" if rows else "",
                 "at": "@at_where" if where else "",
+                "on_rank": "" if origin.get("rank") is None else "@on_rank",
+                "rank": origin.get("rank"),
                 "sudden": "@sudden" if _is_sudden(view, str(origin.get("op") or "")) else "",
                 "loss": loss,
                 "loss_is": "@loss_nonfinite" if loss is not None and not math.isfinite(loss) else "@loss_finite",

@@ -11,6 +11,8 @@ from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import LossFact
 
+#: Operations that put out rates, not their logarithms.
+_NOT_NEGATIVE = ("Exp", "Softplus", "Relu")
 #: Losses that make log-probabilities of what they are given.
 _OF_LOGITS = ("cross_entropy", "soft_cross_entropy")
 
@@ -53,26 +55,45 @@ class ProbabilitiesAsLogits:
             return "sigmoid"
         if loss.kind == "bce" and loss.feed == "Sigmoid" and loss.inner == "Sigmoid":
             return "twice"
+        if loss.kind in ("kl_div", "kl_div_log_target"):
+            return self._of_divergence(loss)
+        if loss.kind == "poisson_nll":
+            return "rate" if loss.feed in _NOT_NEGATIVE else None
         if loss.kind != "nll":
             return None
         if loss.feed == "Softmax" or loss.numbers.get("unit_rows", 0.0) >= self.thresholds.unit_rows:
             return "missing_log"
         return "raw" if loss.numbers.get("positive_share", 0.0) > self.thresholds.positive_share else None
 
+    def _of_divergence(self, loss: LossFact) -> str | None:
+        """Judge KLDivLoss, whose form other losses may have: targets that are no distributions are none of it."""
+        if loss.numbers.get("target_unit_rows", 0.0) < self.thresholds.unit_rows:
+            return None
+        if loss.kind == "kl_div_log_target":
+            return "log_target"
+        if loss.feed in ("Softmax", "Sigmoid"):
+            return "divergence"
+        return "raw_divergence" if loss.numbers.get("positive_share", 0.0) > self.thresholds.positive_share else None
+
 
 def _draft(loss: LossFact, variant: str) -> Draft:
     classes = int(loss.numbers.get("classes", 2))
     # Logits between 0 and 1: the best case is 1 for the right class and 0 for all others.
     floor = math.log1p((classes - 1) / math.e) if variant in ("softmax", "bounded") else math.log1p(1 / math.e)
-    name = "share of log-probabilities above 0" if variant == "raw" else "lowest loss that can be reached"
-    value = loss.numbers.get("positive_share") if variant == "raw" else floor
+    name, value = "lowest loss that can be reached", floor
+    if variant in ("raw", "raw_divergence"):
+        name, value = "share of log-probabilities above 0", loss.numbers.get("positive_share", math.nan)
+    elif variant in ("divergence", "log_target"):
+        name, value = "share of targets that are distributions", loss.numbers["target_unit_rows"]
+    elif variant == "rate":
+        name, value = "lowest rate that can be reached", 1.0
     return Draft(
-        severity="error",
+        severity="warning" if variant in ("log_target", "rate") else "error",
         confidence=0.97 if loss.feed == "Softmax" or variant in ("sigmoid", "raw") else 0.9,
         step=loss.step,
         where=(loss.module,) if loss.module else (),
         evidence=(Evidence(name, value, 0.0),),
-        params={"classes": classes, "floor": floor, "chance": math.log(max(2, classes))},
+        params={"classes": classes, "floor": floor, "chance": math.log(max(2, classes)), "activation": loss.feed},
         variant=variant,
         key=variant,
         optimizer="",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradmedic.diagnosis.bursts import Thresholds as BurstThresholds
-from gradmedic.diagnosis.bursts import loss_rise
+from gradmedic.diagnosis.bursts import loss_rise, stood_out
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.history import SCALAR_STEPS
@@ -37,6 +37,9 @@ class Thresholds:
     unlearned: float = 0.5
     """A jump that takes this part of all that had been learned (first loss to the level before) from the median of the
     steps after it is a fault by itself."""
+    settling: int = 40
+    """Where other data have come with the step (its own loss, measured before its update, stands out), what was learned
+    of the former ones says nothing: so many steps later the loss must still be above that of the new data then."""
     loss: BurstThresholds = field(default_factory=BurstThresholds)
 
 
@@ -81,8 +84,18 @@ class StaleSecondMoment:
             event = state.waiting[0]
             if view.frame.step < event.step + self.thresholds.loss.after:
                 return
+            if self._other_data(view, event) and not self._settled(view, event):
+                return
             state.waiting.popleft()
             yield from self._judge(view, event)
+
+    def _settled(self, view: View, event: _Event) -> bool:
+        return view.final or view.frame.step >= event.step + self.thresholds.settling
+
+    def _other_data(self, view: View, event: _Event) -> bool:
+        """Whether the step's own loss already stood out from those before it."""
+        at = _place(view, event.step)
+        return at is not None and stood_out(view.window("loss", _steps(view)), at, self.thresholds.loss)
 
     def _follow(self, view: View) -> None:
         if self._facts is not view.facts:
@@ -133,19 +146,16 @@ class StaleSecondMoment:
 
     def _judge(self, view: View, event: _Event) -> Iterator[Draft]:
         limits = self.thresholds
-        n = min(SCALAR_STEPS, view.history.steps)
-        found = np.flatnonzero(view.window("step", n) == event.step)
-        if not len(found):
+        at = _place(view, event.step)
+        if at is None:
             return
-        before, after, hurt = loss_rise(view.window("loss", n), int(found[-1]), limits.loss)
+        losses = view.window("loss", _steps(view))
+        before, after, hurt = loss_rise(losses, at, limits.loss)
         if not hurt or (view.several_optimizers and not view.harm):
             return  # losses of a GAN rise and fall against each other, whatever the steps are
         counts = after - before > limits.trifling * (view.loss.first - before)
         jumps = self._jumps[view.frame.optimizer] = self._jumps.get(view.frame.optimizer, 0) + counts
-        at = int(found[-1])
-        lasting = float(np.median(view.window("loss", n)[at + 1 : at + 1 + limits.loss.after]))
-        unlearned = lasting - before > limits.unlearned * (view.loss.first - before)
-        grave = counts and (bool(view.harm) or unlearned or jumps >= limits.repeated)
+        grave = counts and (bool(view.harm) or self._unlearned(view, losses, at, before) or jumps >= limits.repeated)
         beta = second_moment_beta(view) or 0.0
         yield Draft(
             severity="warning" if grave else "info",
@@ -166,3 +176,22 @@ class StaleSecondMoment:
                 "after": limits.loss.after,
             },
         )
+
+    def _unlearned(self, view: View, losses: Floats, at: int, before: float) -> bool:
+        """Whether much of what had been learned is gone for longer than a jump."""
+        limits = self.thresholds
+        if stood_out(losses, at, limits.loss):
+            later = losses[at + 1 : at + 1 + limits.settling]
+            return float(np.median(later[len(later) // 2 :])) > (1 + limits.loss.loss_rise) * float(losses[at])
+        lasting = float(np.median(losses[at + 1 : at + 1 + limits.loss.after]))
+        return lasting - before > limits.unlearned * (view.loss.first - before)
+
+
+def _steps(view: View) -> int:
+    return min(SCALAR_STEPS, view.history.steps)
+
+
+def _place(view: View, step: int) -> int | None:
+    """Return the place of a step in the windows of scalars; None where it is no longer remembered."""
+    found = np.flatnonzero(view.window("step", _steps(view)) == step)
+    return int(found[-1]) if len(found) else None

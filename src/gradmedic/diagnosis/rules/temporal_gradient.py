@@ -89,7 +89,7 @@ class TemporalGradient:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
-        self._rows = RowMemory(["recurrent", "loss"])
+        self._rows = RowMemory(["recurrent", "loss", "weights"])
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at sampled steps, every 10 tables where there is a recurrent net, and at the end."""
@@ -153,6 +153,16 @@ class TemporalGradient:
                 return True
         return False
 
+    def _gain(self, view: View, row: SampledRow) -> float:
+        """Return by how much the recurrent weight stretched a state at the start, rms over directions; NaN: unknown.
+
+        That of an orthogonal matrix is what `nn.init.orthogonal_` calls its gain.
+        """
+        for series in self._rows.series(view, "weights"):
+            if (series[0].module, series[0].leaf) == (row.module, row.leaf):
+                return series[0].get("rms") * math.sqrt(series[0].get("inputs"))
+        return math.nan
+
     def _draft(
         self,
         view: View,
@@ -166,6 +176,7 @@ class TemporalGradient:
         limits = self.thresholds
         series, found = worst
         low = variant == "vanishing"
+        gain = self._gain(view, series[-1])
         where = tuple(dict.fromkeys(each[-1].module or each[-1].leaf for each, _ in listed))
         return Draft(
             severity=severity,
@@ -183,6 +194,8 @@ class TemporalGradient:
                 "ratio": found.ratio,
                 "per_step": found.per_step,
                 "length": found.steps,
+                "gain": gain,
+                "gain_now": "@gain_now" if math.isfinite(gain) else "",
                 "harm": "@harm_constant" if stuck and not view.harm else view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,

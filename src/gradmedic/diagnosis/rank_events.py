@@ -1,0 +1,117 @@
+"""What the records of several ranks say beside each other: do the replicas of one model still agree?
+
+Each rank keeps its own record, so that the comparison costs training nothing: it is made where a record is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gradmedic.types import Event
+
+Array = npt.NDArray[Any]
+
+#: Columns that replicas have in common to the last bit: the weights' norms, which are the cause where both differ at
+#: once, and the reduced gradients'.
+_COLUMNS = ("weight_norm", "norm")
+#: Origins that only say how far a lost value has spread.
+_HEARSAY = ("elsewhere", "unknown", "parameter")
+
+
+def rank_events(run: Any) -> list[Event]:
+    """Return one event of kind "ranks" for each rank whose replica differs from the first one's; none for one rank.
+
+    Args:
+        run: an opened run folder; anything that has no ranks gives nothing.
+
+    Returns:
+        `rank` and `reference`; `step` and `tensor` of the first difference; `column` it was seen in; `value`, `other`;
+        `share` of the tensors that differ by then; `gradients_differ`, the share of common steps at which the
+        gradients do; `steps` and `tensors` in common; `time` of that step on the reference.
+    """
+    ranks = _ranks_of(run)
+    if len(ranks) < 2 or not _trained_together(run.meta):
+        return []
+    tables = {rank: {column: run.matrix(column, rank=rank) for column in _COLUMNS} for rank in ranks}
+    first, others = ranks[0], ranks[1:]
+    return [event for rank in others for event in _compare(tables[first], tables[rank], first, rank)]
+
+
+def events_of_first_rank(events: Sequence[Event]) -> list[Event]:
+    """Return what a reader of the first rank's frames is told: its own events, and where others have lost a value.
+
+    A NaN on one rank is one on all after the reduction. Where another rank knows what made it, its word comes before
+    the first one's, whose own numbers were finite.
+    """
+    own = [event for event in events if not event.get("rank")]
+    known = {
+        event["step"]: {**event, "time": None}
+        for event in reversed(events)
+        if event.get("kind") == "origin" and event.get("rank") and event["class"] not in _HEARSAY
+    }
+    told: list[Event] = list(known.values())
+    for event in own:
+        if event.get("kind") == "origin" and event["class"] == "elsewhere":
+            event = {**event, "class": "backward"}  # nobody brought it
+        told.append(event)
+    return told
+
+
+def _ranks_of(run: Any) -> list[int]:
+    steps = getattr(run, "steps", None)
+    if steps is None or "rank" not in steps.schema.names or not hasattr(run, "matrix"):
+        return []
+    return sorted(set(steps["rank"].unique().to_pylist()))
+
+
+def _trained_together(meta: Any) -> bool:
+    """Whether the processes were ranks of one job: several runs in one folder are several models."""
+    return bool(meta.get("distributed"))
+
+
+def _compare(one: dict[str, Any], other: dict[str, Any], reference: int, rank: int) -> Iterator[Event]:
+    names = one["norm"][1]
+    if sorted(names) != sorted(other["norm"][1]):
+        return  # pipeline stages, experts: every rank has tensors of its own
+    differs: dict[str, tuple[Array, Array, Array, Array]] = {}
+    for column in _COLUMNS:
+        steps, mine, theirs = _aligned(one[column], other[column])
+        there = np.isfinite(mine) & np.isfinite(theirs)
+        differs[column] = (steps, mine, theirs, there & (mine != theirs))
+    found = [
+        (int(steps[row]), _COLUMNS.index(column), int(row))
+        for column, (steps, _, _, apart) in differs.items()
+        for row in np.flatnonzero(apart.any(axis=1))[:1]
+    ]
+    if not found:
+        return
+    step, cause, row = min(found)
+    column = _COLUMNS[cause]
+    steps, mine, theirs, apart = differs[column]
+    place = int(np.argmax(apart[row]))
+    gradients = differs["norm"][3]
+    yield {
+        "kind": "ranks",
+        "rank": rank,
+        "reference": reference,
+        "step": step,
+        "column": column,
+        "tensor": names[place],
+        "value": float(theirs[row, place]),
+        "other": float(mine[row, place]),
+        "share": float(apart[: row + 1].any(axis=0).mean()),
+        "gradients_differ": float(gradients.any(axis=1).mean()) if len(gradients) else 0.0,
+        "steps": len(differs["norm"][0]),
+        "tensors": len(names),
+    }
+
+
+def _aligned(one: tuple[Array, list[str], Array], other: tuple[Array, list[str], Array]) -> tuple[Array, Array, Array]:
+    """Return (steps in common, values of one, values of the other), both in the order of the first one's names."""
+    steps, mine, theirs = np.intersect1d(one[0], other[0], return_indices=True)
+    order = [other[1].index(name) for name in one[1]]
+    return steps, one[2][mine], other[2][theirs][:, order]

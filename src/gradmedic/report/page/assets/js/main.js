@@ -1,0 +1,85 @@
+"use strict";
+// Puts the page together, and starts it.
+(function (gm) {
+  let connected = true;
+
+  /** After the run or its data have changed: choices that no longer exist fall back. */
+  function settle(runChanged) {
+    const payload = gm.payload();
+    if (!payload) return;
+    const changes = {};
+    if (!payload.optimizers.includes(gm.state.optimizer)) changes.optimizer = payload.optimizers[0] || "";
+    if (runChanged) Object.assign(changes, { tensor: gm.worstTensor(payload), step: null, page: 0 });
+    else if (gm.state.tensor >= payload.tensors.length) changes.tensor = 0;
+    if (gm.state.other === String(gm.state.run)) changes.other = "";
+    gm.set(changes);
+  }
+
+  let settledRun = null; // the run whose first data have been seen
+
+  function takeData() {
+    const first = settledRun !== gm.state.run && gm.payload() !== null;
+    if (first) settledRun = gm.state.run;
+    settle(first);
+    gm.set({ version: gm.state.version + 1 });
+  }
+
+  const sources = {
+    onRuns(runs) {
+      const before = gm.runs.map((run) => `${run.id} ${run.name}`).join("\n");
+      gm.runs = runs;
+      if (gm.state.run === null && runs.length) gm.set({ run: String(runs[0].id) });
+      else if (before !== runs.map((run) => `${run.id} ${run.name}`).join("\n")) gm.fillTopbar();
+    },
+    wanted: () => gm.runs.filter((run) => run.id === String(gm.state.run) || run.id === String(gm.state.other)),
+    onData: takeData,
+    onConnection(good) {
+      connected = good;
+      gm.showStatus(good ? null : "lost");
+    },
+  };
+
+  function load(id) {
+    const run = gm.runOf(id);
+    if (run) gm.source.load(run);
+  }
+
+  gm.onChange((changed) => {
+    if (changed.has("run") || changed.has("other")) {
+      load(gm.state.run);
+      if (gm.state.other !== "") load(gm.state.other);
+      if (changed.has("run")) takeData();
+    }
+    if (changed.has("theme") || changed.has("lang")) gm.showLight();
+    if (changed.has("lang")) {
+      gm.translate(document);
+    }
+    gm.fillTopbar();
+    const run = gm.runOf(gm.state.run);
+    document.title = run && run.name ? `${gm.shorten(run.name, 60)} · ${gm.t("page.title")}` : gm.t("page.title");
+    gm.showStatus(connected ? null : "lost");
+    gm.markChanged(changed);
+  });
+
+  function printing(on) {
+    gm.printing = on;
+    gm.showLight();
+    gm.drawAll();
+  }
+
+  gm.buildTopbar();
+  gm.buildSections(document.querySelector("main"), document.querySelector("#navigation"));
+  gm.translate(document);
+  gm.showLight();
+  window.addEventListener("beforeprint", () => printing(true));
+  window.addEventListener("afterprint", () => printing(false));
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    if (gm.state.theme === "auto") {
+      gm.showLight();
+      gm.markChanged(new Set(["theme"]));
+    }
+  });
+  gm.source = document.documentElement.dataset.live === "true" ? gm.liveSource() : gm.embeddedSource();
+  gm.fillTopbar();
+  gm.source.start(sources);
+})(window.gradmedic);

@@ -1,0 +1,305 @@
+"""The page as a person uses it: every run opens, every control works, nothing breaks out, nothing is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+RUNS = ("healthy", "exploding", "many", "empty", "torn", "hostile")
+SECTIONS = [
+    *(
+        "verdict",
+        "findings",
+        "loss",
+        "norm",
+        "clip",
+        "heatmap",
+        "flow",
+        "distribution",
+        "evolution",
+        "ratio",
+        "direction",
+    ),
+    *("schedule", "heads", "tree", "record", "environment"),
+]
+
+#: Works every control of the page: each option of each choice (the first six), each box, slider, button and fold.
+OPERATE = """async () => {
+    const pause = () => new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
+    const seen = new Set();
+    const used = [];
+    const visible = node => node.offsetParent !== null && !node.disabled && !node.closest('.modebar');
+    for (const section of gradmedic.allSections()) {
+        section.node.scrollIntoView({ behavior: 'instant' });
+        await pause();
+        await pause();
+        for (const node of [...section.node.querySelectorAll('select, input, button, summary')].slice(0, 60)) {
+            if (seen.has(node) || !node.isConnected || !visible(node)) continue;
+            seen.add(node);
+            used.push(node.id || node.tagName);
+            if (node.tagName === 'SELECT') {
+                for (const option of [...node.options].slice(0, 12)) {
+                    node.value = option.value;
+                    node.dispatchEvent(new Event('change'));
+                    await pause();
+                }
+                node.value = node.options[0].value;
+                node.dispatchEvent(new Event('change'));
+            } else if (node.type === 'range') {
+                for (const value of [node.min, node.max]) {
+                    node.value = value;
+                    node.dispatchEvent(new Event('input'));
+                    await pause();
+                }
+            } else if (node.type === 'search') {
+                for (const text of ['*.weight', '(', '']) {
+                    node.value = text;
+                    node.dispatchEvent(new Event('input'));
+                    await new Promise(resolve => setTimeout(resolve, 140));
+                }
+            } else node.click();
+            await pause();
+        }
+    }
+    for (const [lang, theme] of [['zh', 'dark'], ['en', 'light']]) {
+        for (const [id, value] of [['lang', lang], ['theme', theme]]) {
+            document.getElementById(id).value = value;
+            document.getElementById(id).dispatchEvent(new Event('change'));
+        }
+        gradmedic.drawAll();
+    }
+    for (const id of ['tensor', 'optimizer']) {
+        const node = document.getElementById(id);
+        if (!visible(node)) continue;
+        for (const option of [node.options[0], node.options[node.options.length - 1]]) {
+            node.value = option.value;
+            node.dispatchEvent(new Event('change'));
+            await pause();
+        }
+    }
+    return used;
+}"""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_control_works_without_a_complaint(name, shared):
+    page = shared(name)
+    assert page.page.evaluate("gradmedic.allSections().map(section => section.id)") == SECTIONS
+    page.draw_all()
+    used = page.page.evaluate(OPERATE)
+    page.settle()
+    assert page.complaints == []
+    assert page.page.evaluate("window.broken") is None
+    if name not in ("empty",):
+        assert {
+            "metric",
+            "filter",
+            "group",
+            "sort",
+            "flow-play",
+            "flow-slider",
+            "flow-speed",
+            "log-loss",
+            "layer-next",
+        } <= set(used)
+
+
+@pytest.mark.parametrize("name", ["empty", "torn"])
+def test_what_is_missing_is_said_in_a_sentence(name, shared, payloads):
+    page = shared(name)
+    page.draw_all()
+    missing = page.missing()
+    if name == "empty":
+        assert {
+            "loss",
+            "norm",
+            "clip",
+            "heatmap",
+            "flow",
+            "distribution",
+            "evolution",
+            "ratio",
+            "schedule",
+            "heads",
+        } <= missing
+        assert "Nothing was trained" in page.page.inner_text("#verdict")
+    else:
+        assert "loss" not in missing
+        for problem in payloads["torn"]["run"]["problems"]:
+            assert problem in page.page.inner_text("#record")
+    for section in missing:
+        assert page.page.inner_text(f"#{section} .missing").strip()
+
+
+def test_hostile_names_are_shown_and_nothing_else(shared, runs):
+    page = shared("hostile")
+    page.draw_all()
+    page.page.hover("#figure-heatmap .nsewdrag", position={"x": 40, "y": 30})
+    assert page.page.evaluate("window.broken") is None
+    assert page.page.evaluate(
+        "document.querySelectorAll('main img, main script, main b, .topbar img, a[href^=javascript]').length"
+    ) == len(page.page.query_selector_all("#clip .counts b"))
+    options = page.page.evaluate("[...document.getElementById('tensor').options].map(option => option.textContent)")
+    assert any("<a href='javascript" in option for option in options)
+    assert "<img src=x onerror=window.broken=1>.bias" in options
+    assert "python </script><script>window.broken=1</script>" in page.page.inner_text("#environment")
+    labels = page.page.evaluate(
+        "[...document.querySelectorAll('#figure-heatmap .ytick text')].map(node => node.textContent)"
+    )
+    assert any("<img" in label for label in labels), "Plotly shows the signs, and makes no markup of them"
+    assert (
+        page.page.evaluate("document.querySelectorAll('#figure-heatmap .ytick a, #figure-heatmap .ytick tspan').length")
+        == 0
+    )
+    assert page.complaints == []
+
+
+def test_two_languages_two_lights(reader, report_file):
+    page = reader(dark=True)
+    page.open(report_file("healthy", lang="zh"))
+    assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.page.inner_text("#loss h2") == "损失"
+    assert page.page.evaluate("document.documentElement.lang") == "zh-CN"
+    page.page.select_option("#lang", "en")
+    page.settle()
+    assert page.page.inner_text("#loss h2") == "Loss"
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.page.evaluate(ground)
+    page.page.select_option("#theme", "light")
+    page.settle()
+    assert page.page.evaluate(ground) != before
+    assert page.page.evaluate(
+        "[...document.querySelectorAll('[data-word]')].every(node => node.textContent !== node.dataset.word)"
+    )
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("name", ["many", "hostile"])
+def test_a_phone_needs_no_scrolling_to_the_side(name, reader, report_file):
+    page = reader(width=390, height=844, is_mobile=True)
+    page.open(report_file(name))
+    page.draw_all()
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.complaints == []
+
+
+def test_it_prints(reader, report_file):
+    page = reader(dark=True)
+    page.open(report_file("exploding"))
+    page.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.page.emulate_media(media="print", color_scheme="dark")
+    assert page.page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.page.evaluate("[...document.querySelectorAll('section:not(.empty) .figure')].every(node => node.data)")
+    assert (
+        page.page.evaluate("Math.max(...[...document.querySelectorAll('.figure svg')].map(node => node.clientWidth))")
+        <= 700
+    )
+    assert page.page.is_hidden("nav")
+    assert page.page.pdf(prefer_css_page_size=False)[:5] == b"%PDF-"
+    page.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.complaints == []
+
+
+def test_figures_offer_to_save_a_picture_and_nothing_that_leaves_the_page(shared):
+    page = shared("healthy")
+    page.draw_all()
+    title = "node => node.dataset.title || node.getAttribute('aria-label')"
+    labels = page.page.evaluate(f"[...document.querySelectorAll('#figure-loss .modebar-btn')].map({title})")
+    assert len(labels) == 4
+    assert not any("cloud" in label.lower() for label in labels)
+    with page.page.expect_download() as download:
+        page.page.evaluate("document.querySelector('#figure-loss .modebar-btn').click()")
+    assert download.value.suggested_filename == "gradmedic-figure-loss.png"
+    assert page.complaints == []
+
+
+def test_choosing_a_layer_moves_all_figures(shared, payloads):
+    page = shared("healthy")
+    page.draw_all()
+    page.page.locator("#heatmap").scroll_into_view_if_needed()
+    box = page.page.locator("#figure-heatmap .nsewdrag").bounding_box()
+    place = (box["x"] + 0.505 * box["width"], box["y"] + 0.75 * box["height"])
+    page.page.mouse.move(*place)
+    page.page.wait_for_timeout(150)
+    assert "step 30" in page.page.inner_text("#readout")
+    page.page.mouse.click(*place)
+    page.draw_all()
+    tensor = payloads["healthy"]["tensors"][4]["name"]
+    assert page.page.evaluate("gradmedic.tensor(gradmedic.payload()).name") == tensor
+    assert page.page.evaluate("gradmedic.state.step") == 30
+    assert tensor in page.page.inner_text("#evolution dl")
+    assert page.page.input_value("#tensor") == "4"
+    assert not page.page.is_hidden("#heatmap .chosen-mark")
+    page.page.focus("#heatmap .frame")
+    page.page.keyboard.press("ArrowUp")
+    page.settle()
+    assert page.page.input_value("#tensor") == "3"
+
+
+def test_the_flow_plays_by_the_keyboard(reader, report_file):
+    page = reader()
+    page.open(report_file("healthy"))
+    page.page.evaluate("document.getElementById('flow').scrollIntoView({behavior: 'instant'})")
+    page.draw_all()
+    page.page.focus("#flow-stage")
+    page.page.keyboard.press("Home")
+    assert page.page.inner_text("#flow-readout").startswith("step 0 ")
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.inner_text("#flow-readout").startswith("step 1 ")
+    page.page.select_option("#flow-speed", "30")
+    page.page.focus("#flow-stage")
+    page.page.keyboard.press("Space")
+    page.page.wait_for_selector("#flow-play[aria-pressed=true]")
+    page.page.wait_for_selector("#flow-play[aria-pressed=false]", timeout=20_000)
+    assert page.page.inner_text("#flow-readout").startswith("step 59 ")
+    assert page.complaints == []
+
+
+def test_two_runs_side_by_side(reader, report_file, runs):
+    page = reader()
+    page.open(report_file("healthy", "exploding"))
+    page.page.select_option("#other", "1")
+    page.draw_all()
+    names = [trace["name"] for trace in page.traces("loss")]
+    assert "loss (exploding)" in names
+    page.page.select_option("#run", "1")
+    page.draw_all()
+    assert "findings" in page.page.inner_text("#verdict") or "finding" in page.page.inner_text("#verdict")
+    assert page.page.input_value("#other") == ""
+    assert page.complaints == []
+
+
+def test_zoom_survives_a_change_of_language(shared):
+    page = shared("healthy")
+    page.draw_all()
+    page.page.evaluate("Plotly.relayout('figure-norm', {'xaxis.range': [10, 20]})")
+    page.choose(lang="zh", version=99)
+    page.draw_all()
+    assert page.page.evaluate("document.getElementById('figure-norm')._fullLayout.xaxis.range.slice()") == [10, 20]
+
+
+def test_hundreds_of_rows_are_filtered_grouped_and_paged(shared):
+    page = shared("many")
+    page.draw_all()
+    rows = "document.getElementById('figure-heatmap').data[0].z.length"
+    assert page.page.evaluate(rows) == 200
+    assert page.page.inner_text("#page") == "1–200 of 1,000"
+    page.choose(page=4)
+    page.draw_all()
+    assert page.page.inner_text("#page") == "801–1,000 of 1,000"
+    page.choose(group="blocks", page=0)
+    page.draw_all()
+    assert page.page.inner_text("#page") == "1–200 of 200"
+    page.choose(group="tensors", filter="blocks.7.*.bias")
+    page.draw_all()
+    assert page.page.inner_text("#page") == "1–2 of 2"
+    page.choose(filter="", sort="worst")
+    page.draw_all()
+    first = page.page.evaluate("document.getElementById('figure-heatmap').layout.yaxis.ticktext[0]")
+    trouble = page.page.evaluate(
+        "gradmedic.payload().tensors.map(tensor => [tensor.trouble, tensor.name]).sort((a, b) => b[0] - a[0])[0][0]"
+    )
+    names = page.page.evaluate(
+        f"gradmedic.payload().tensors.filter(tensor => tensor.trouble === {trouble}).map(tensor => tensor.name)"
+    )
+    assert first.removeprefix("● ") in names

@@ -1,0 +1,243 @@
+"""Two runs with one known difference: it is found, where it is, and nothing else is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from compared_runs import NAMES, write_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmedic.compare import compare_runs
+from gradmedic.compare.divergence import parting_place
+from gradmedic.compare.pairing import paired
+from gradmedic.compare.rendering import render_text
+from gradmedic.compare.settings import differences
+from gradmedic.errors import InputError
+from gradmedic.record import MemoryRecorder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("plain") / "A")
+
+
+def test_a_copy_is_identical(plain, tmp_path):
+    shutil.copytree(plain, tmp_path / "B")
+    found = compare_runs(plain, tmp_path / "B")
+    assert found.identical
+    assert (found.differences, found.findings_a, found.findings_b) == ((), (), ())
+    (course,) = found.courses
+    assert (course.steps, course.last_common) == ((60, 60, 60), 59)
+    assert course.first_difference is None
+    assert course.partings == ()
+    assert [layer.log2_ratio for layer in found.layers] == [0.0, 0.0, 0.0]
+
+
+def test_a_longer_run_is_identical_as_far_as_both_go(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", steps=80))
+    assert found.identical
+    assert found.courses[0].steps == (60, 80, 60)
+    assert found.courses[0].last_common == 59
+
+
+def test_times_are_no_difference(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", seconds=0.2))
+    assert found.identical
+    assert found.costs[0].step_seconds == 0.1
+    assert found.costs[1].step_seconds == 0.2
+    assert math.isclose(found.costs[0].overhead, 0.02)
+    assert math.isclose(found.costs[1].seconds, 59 * 0.2, rel_tol=1e-6)
+
+
+def test_the_last_bit_of_the_loss(plain, tmp_path):
+    def change(step, values):
+        if step == 37:
+            values["loss"] = float(np.nextafter(values["loss"], 3.0))
+
+    (course,) = compare_runs(plain, write_run(tmp_path / "B", change=change)).courses
+    assert not course.identical
+    assert course.first_difference.step == 37
+    assert [name for name, _, _ in course.first_difference.columns] == ["loss"]
+    assert course.first_difference.tensor_step is None
+    assert course.partings == ()
+
+
+def test_where_curves_part_for_long(plain, tmp_path):
+    def change(step, values):
+        if step in (5, 6) or step >= 30:  # two steps are not ten
+            values["loss"] *= 1.2
+
+    (course,) = compare_runs(plain, write_run(tmp_path / "B", change=change)).courses
+    assert course.first_difference.step == 5
+    assert [(parting.column, parting.step) for parting in course.partings] == [("loss", 30)]
+    parting = course.partings[0]
+    assert parting.b == 1.2 * parting.a == 1.2 * (2.0 / 31)
+
+
+def test_a_loss_that_is_lost(plain, tmp_path):
+    def change(step, values):
+        if step >= 40:
+            values["loss"] = math.nan
+
+    found = compare_runs(plain, write_run(tmp_path / "B", change=change))
+    assert [(parting.column, parting.step) for parting in found.courses[0].partings] == [("loss", 40)]
+    assert "GM201" in [finding.code for finding in found.findings_b]
+    assert found.findings_a == ()
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["courses"][0]["partings"][0]["b"] == "NaN"
+
+
+@pytest.mark.parametrize("what", ["histogram", "module"])
+def test_one_count_in_a_histogram_and_one_number_of_a_module(tmp_path, what):
+    def spoil(step, values):
+        if step == 33:
+            values[what] = 1
+
+    a = write_run(tmp_path / "A")
+    assert compare_runs(a, write_run(tmp_path / "same")).identical
+    found = compare_runs(a, write_run(tmp_path / "B", change=spoil))
+    assert not found.identical
+    assert found.courses[0].first_difference is None
+    assert "histograms or module probes are not" in " ".join(render_text(found).split())
+
+
+def test_what_is_unknown_in_both_is_no_difference(plain, tmp_path):
+    def unknown(step, values):
+        values["loss"] = None
+
+    a, b = (write_run(tmp_path / name, change=unknown) for name in "AB")
+    assert compare_runs(a, b).identical
+    assert not compare_runs(plain, b).identical
+
+
+def test_layers_by_how_far_they_are_apart(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", scale={"b.weight": 4.0, "c.weight": 0.5}))
+    assert [(layer.name, round(layer.log2_ratio, 9)) for layer in found.layers] == [
+        ("b.weight", 2.0),
+        ("c.weight", -1.0),
+        ("a.weight", 0.0),
+    ]
+    assert found.courses[0].first_difference.tensors == ("b.weight", "c.weight")
+    assert found.courses[0].first_difference.tensor_step == 0
+    assert all(layer.steps == 60 for layer in found.layers)
+
+
+def test_a_layer_that_died_comes_first(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", scale={"a.weight": 0.0, "b.weight": 1e9}))
+    assert found.layers[0].name == "a.weight"
+    assert found.layers[0].log2_ratio == -math.inf
+
+
+def test_tables_kept_at_other_steps(plain, tmp_path):
+    b = write_run(tmp_path / "B", every=4, scale={"b.weight": 2.0})
+    found = compare_runs(plain, b)
+    assert {layer.steps for layer in found.layers} == {15}
+    assert found.layers[0].log2_ratio == 1.0
+    assert found.courses[0].steps == (60, 60, 60)
+
+
+def test_other_models(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", names=("a.weight", "z.weight")))
+    assert [layer.name for layer in found.layers] == ["a.weight"]
+    assert found.tensors == (2, 1, 1)
+
+
+def test_another_name_of_the_optimizer(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", optimizer="opt"))
+    assert [(course.a, course.b, course.identical) for course in found.courses] == [("adam", "opt", True)]
+
+
+def test_no_step_in_common(plain, tmp_path):
+    found = compare_runs(plain, write_run(tmp_path / "B", steps=0))
+    assert not found.identical
+    assert found.courses == ()
+    assert found.only_a == ("adam",)
+
+
+def test_what_was_set_differently(tmp_path):
+    model = [{"name": "fc", "class": "Linear", "parameters": {"weight": {"shape": [4, 2], "dtype": "float32"}}}]
+    wider = [{"name": "fc", "class": "Linear", "parameters": {"weight": {"shape": [8, 2], "dtype": "float32"}}}]
+    a = write_run(
+        tmp_path / "A",
+        steps=2,
+        meta={"command": ["python", "t.py", "--lr", "1"], "torch": "2.6", "settings": {"every": 1}, "models": model},
+    )
+    b = write_run(
+        tmp_path / "B",
+        steps=2,
+        lr=0.2,
+        meta={
+            "command": ["python", "t.py", "--lr", "2", "-v"],
+            "torch": "2.7",
+            "settings": {"every": 5},
+            "models": wider,
+        },
+    )
+    found = compare_runs(a, b)
+    assert [(each.section, each.key, each.a, each.b) for each in found.differences] == [
+        ("command", "--lr", "1", "2"),
+        ("command", "-v", None, "on"),
+        ("settings", "every", "1", "5"),
+        ("optimizer", "adam: lr", "0.1", "0.2"),
+        ("model", "fc", "Linear, weight 4x2 float32", "Linear, weight 8x2 float32"),
+        ("environment", "torch", "2.6", "2.7"),
+    ]
+
+
+@pytest.mark.parametrize("damaged", [None, 7, "x", [1], {"models": 3, "command": "x", "settings": None}])
+def test_a_damaged_description_is_survived(damaged):
+    meta = damaged if isinstance(damaged, dict) else {"models": damaged, "command": damaged, "settings": damaged}
+    assert isinstance(differences((meta, {}), (None, None), []), list)
+
+
+def test_runs_in_memory():
+    recorders = [MemoryRecorder(meta={}) for _ in range(2)]
+    found = compare_runs(recorders[0].run, recorders[1].run)
+    assert (found.a, found.b) == ("A", "B")
+    assert not found.identical
+
+
+@pytest.mark.parametrize(("words", "message"), [({"tolerance": 0}, "tolerance"), ({"sustained": 0}, "sustained")])
+def test_wrong_arguments(plain, words, message):
+    with pytest.raises(InputError, match=message):
+        compare_runs(plain, plain, **words)
+
+
+numbers = st.one_of(st.sampled_from([0.0, 1.0, 1.04, 1.2, math.inf, math.nan]), st.floats(0.5, 2.0))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(numbers, numbers, st.booleans()), max_size=20), st.integers(1, 5))
+def test_parting_is_what_its_words_say(rows, sustained):
+    a, b = (np.array([row[at] for row in rows]) for at in (0, 1))
+    known = np.array([row[2] for row in rows], dtype=bool)
+
+    def far(at):
+        x, y = a[at], b[at]
+        if math.isfinite(x) and math.isfinite(y):
+            return abs(x - y) > 0.05 * max(abs(x), abs(y))
+        return math.isfinite(x) != math.isfinite(y)
+
+    places = [at for at in range(len(rows)) if known[at]]
+    expected = None
+    for start, at in enumerate(places):
+        run = [far(place) for place in places[start : start + sustained]]
+        if all(run) and (len(run) == sustained or start + len(run) == len(places)):
+            expected = at
+            break
+    assert parting_place(a, b, known, 0.05, sustained) == expected
+
+
+def test_pairing():
+    assert paired(["G", "D"], ["D", "G"]) == ([("G", "G"), ("D", "D")], [], [])
+    assert paired([], ["x"]) == ([], [], ["x"])
+
+
+def test_names_are_in_execution_order(plain, tmp_path):
+    scale = dict.fromkeys(NAMES, 2.0)
+    found = compare_runs(plain, write_run(tmp_path / "B", scale=scale))
+    assert found.courses[0].first_difference.tensors == NAMES

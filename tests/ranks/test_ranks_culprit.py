@@ -1,0 +1,66 @@
+"""A value that one rank has lost is lost on all after the reduction: the rank that lost it is named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from rank_pool import run_on_ranks
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gradmedic as gm
+
+
+class Root(torch.autograd.Function):
+    """A square root whose derivative at 0 is infinite, behind a mask that hides its value."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * math.inf
+
+
+def train(folder: str, scheme: str, fault: str, bad: int) -> None:
+    rank = distributed.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    model = fully_shard(model) if scheme == "fsdp" else DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with gm.watch(model, optimizer, record=folder, strict=True):
+        for step in range(8):
+            torch.manual_seed(100 * step + rank)
+            inputs = torch.randn(8, 4)
+            now = step == 5 and rank == bad
+            if now and fault == "data":
+                inputs[3, 2] = math.nan
+            output = model(inputs)
+            loss = (Root.apply(output) if now and fault == "backward" else output).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "fsdp"])
+def test_the_rank_whose_data_had_a_nan_is_named(tmp_path, scheme):
+    folder = tmp_path / "run"
+    run_on_ranks(train, str(folder), scheme, "data", 1)
+    said = [event for event in gm.open_run(folder).events if event["kind"] == "finding"]
+    alone = {event.get("rank", 0): event["finding"]["variant"] for event in said if event["finding"]["code"] == "GM201"}
+    assert alone == {0: "elsewhere", 1: "data"}  # rank 0 knows no more by itself: its own numbers were finite
+    finding = next(each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM201")
+    assert (finding.variant, finding.step) == ("data", 5)
+    assert "on rank 1" in finding.message
+    assert "batch rows 3" in finding.message
+
+
+def test_a_backward_pass_that_nobody_brought_is_still_one(tmp_path):
+    folder = tmp_path / "run"
+    run_on_ranks(train, str(folder), "ddp", "backward", 0)
+    finding = next(each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM201")
+    assert (finding.variant, finding.step) == ("backward", 5)

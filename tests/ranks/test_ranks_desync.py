@@ -1,0 +1,52 @@
+"""GM110: replicas that differ are named where the records of the ranks are read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rank_pool import run_on_ranks
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradmedic as gm
+
+
+def train(folder: str, fault: str) -> None:
+    rank = distributed.get_rank()
+    torch.manual_seed(rank if fault == "initial" else 0)
+    inner = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    model = DistributedDataParallel(inner) if fault in ("none", "bypassed", "drift") else inner
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with gm.watch(model, optimizer, record=folder, strict=True):
+        for step in range(24):
+            torch.manual_seed(100 * step + rank)
+            called = inner if fault == "bypassed" else model
+            called(torch.randn(8, 4)).square().mean().backward()
+            if fault == "drift" and step == 9 and rank == 1:
+                with torch.no_grad():
+                    inner[2].bias.add_(0.01)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("fault", ["none", "bypassed", "initial", "drift"])
+def test_replicas_that_differ_are_named_and_those_that_agree_are_not(tmp_path, fault):
+    folder = tmp_path / "run"
+    run_on_ranks(train, str(folder), fault)
+    found = [each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM110"]
+    if fault == "none":
+        assert found == []
+        return
+    finding = found[0]
+    assert finding.severity == "error"
+    assert finding.variant == {"bypassed": "", "initial": "initial", "drift": "drift"}[fault]
+    if fault == "drift":
+        # The weights are looked at before each step: those of step 9 were changed before they were read.
+        first = gm.open_run(folder)
+        steps, names, values = first.matrix("weight_norm", rank=0)
+        other = first.matrix("weight_norm", rank=1)[2]
+        row, column = (int(at[0]) for at in np.nonzero(values != other))
+        assert (finding.step, finding.where[0]) == (int(steps[row]), names[column])
+    else:
+        assert finding.step == 0
