@@ -13,6 +13,8 @@ from gradmedic.cli.command import FINE, add_language
 from gradmedic.errors import InputError
 
 MEGABYTE = 1_000_000
+#: Recorded steps from which on the findings of a run that has ended are read, and not made anew.
+LONG_RUN = 5_000
 
 
 class ReportCommand:
@@ -69,7 +71,21 @@ def make_report(folders: Sequence[str | Path], *, lang: str = "en") -> str:
         if run.problems and not run.steps.num_rows and not run.meta:
             raise InputError(f"{folder} holds no readable run: {run.problems[0]}")
         runs.append(run)
-    return render_page([build_payload(run) for run in runs], lang=lang)
+    return render_page([build_payload(run, _findings_of(run)) for run in runs], lang=lang)
+
+
+def _findings_of(run: Any) -> list[Any] | None:
+    """Return the findings that a long run made while it trained; None: judge it now.
+
+    To judge 10,000 steps anew takes longer than all the rest of the page, and says the same.
+    """
+    from gradmedic.report.page.verdict import recorded_findings
+
+    ended = any(event.get("kind") == "end" for event in run.events)
+    ranks = len(run.steps["rank"].unique())
+    if run.steps.num_rows <= LONG_RUN or not ended or ranks > 1:
+        return None
+    return recorded_findings(run.events)
 
 
 def output_file(asked: str | None, folders: Sequence[str]) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.probes.attention_heads import by_head, largest_by_head
 from gradmedic.probes.node_values import behind, operation, parent, saved, scalar, setting
 
 #: Matrices (heads of samples) and query rows of each that are looked at, at most.
@@ -59,16 +60,19 @@ def measure_attention(node: Any) -> Numbers:
         ln T; mean and least of the heads), "low_heads" (share of heads below 0.05), "ahead" (share of the weight that
         lies on later places, mean over all queries but the last) and "keys" where there are as many queries as keys,
         "max_logit", "unscaled" (1.0 where nothing divides the products), "factor" (what the products are multiplied by;
-        NaN where that is computed) and "depth" (size of a head) when they can be had; empty when nothing was saved. No
-        host sync.
+        NaN where that is computed) and "depth" (size of a head) when they can be had; "entropy.h" and "max_logit.h" of
+        head h where heads can be told from samples; empty when nothing was saved. No host sync.
     """
     if operation(node).startswith("ScaledDotProduct"):
         return _fused(node)
     return _written_out(node)
 
 
-def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int) -> Numbers:
-    """Return the entropy of attention weights [M, R, S] whose rows stand at `positions` of the sequence."""
+def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int, heads_each: int = 0) -> Numbers:
+    """Return the entropy of attention weights [M, R, S] whose rows stand at `positions` of the sequence.
+
+    `heads_each` heads of one sample follow each other; 0 where that is not known.
+    """
     matrices, _, keys = weights.shape
     # Under a causal mask the first queries see few keys whatever they do; the later half see at least T/2.
     late = (positions >= queries // 2).to(weights.dtype)
@@ -76,6 +80,8 @@ def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int) -> Nu
     heads = (entropy * late).sum(-1) / late.sum().clamp(min=1)
     low = (heads < LOW_ENTROPY).to(torch.float32).mean()
     numbers: Numbers = {"heads": float(matrices), "entropy": heads.mean(), "entropy_min": heads.min(), "low_heads": low}
+    if heads_each and matrices % heads_each == 0:
+        numbers |= by_head("entropy", heads.view(-1, heads_each))
     return numbers | _ahead(weights, positions) if queries == keys else numbers
 
 
@@ -113,8 +119,9 @@ def _fused(node: Any) -> Numbers:
     if masked is None:
         return {}
     weights = torch.nan_to_num(masked.softmax(-1)).flatten(0, 1)  # rows that see nothing are NaN
-    numbers = _entropy(weights, positions, queries)
+    numbers = _entropy(weights, positions, queries, masked.shape[1])
     numbers["max_logit"] = masked.amax()
+    numbers |= largest_by_head("max_logit", masked)
     numbers["unscaled"] = float(depth >= 8 and scale >= 0.99)
     return numbers | {"factor": scale, "depth": float(depth)}
 
@@ -169,7 +176,12 @@ def _written_out(node: Any) -> Numbers:
     rows = slice(None, None, -(-queries // MAX_ROWS))
     flat = weights.reshape(total, queries, keys)[heads, rows].float()
     positions = torch.arange(0, queries, rows.step, device=flat.device)
-    numbers = _entropy(flat, positions, queries)
+    each = weights.shape[-3] if weights.dim() == 4 and total <= MAX_MATRICES else 0
+    if not each and weights.dim() == 4 and weights.shape[1] <= MAX_MATRICES:  # whole samples, that heads stay apart
+        each = weights.shape[1]
+        heads = slice(0, MAX_MATRICES // each * each)
+        flat = weights.reshape(total, queries, keys)[heads, rows].float()
+    numbers = _entropy(flat, positions, queries, each)
     product = _product_behind(behind(parent(node)))
     if product is None:
         return numbers
@@ -177,7 +189,10 @@ def _written_out(node: Any) -> Numbers:
     q, k = saved(product.node, "self"), saved(product.node, "mat2")
     if q is not None and k is not None and (q.shape[0], q.shape[1], k.shape[2]) == (total, queries, keys):
         logits = (q[heads, rows].float() @ k[heads].float()) * product.factor
-        numbers["max_logit"] = torch.where(flat > 0, logits, -math.inf).amax()
+        visible = torch.where(flat > 0, logits, -math.inf)
+        numbers["max_logit"] = visible.amax()
+        if each:
+            numbers |= largest_by_head("max_logit", visible.view(-1, each, *visible.shape[1:]))
         numbers |= {"factor": product.factor * product.before, "depth": float(q.shape[2])}
     return numbers
 

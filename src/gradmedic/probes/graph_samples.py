@@ -17,6 +17,7 @@ import torch
 from gradmedic.facts import LossFact
 from gradmedic.probes.activations import Units, activation_numbers, is_activation, read_flags, unit_axis
 from gradmedic.probes.attention import is_attention, measure_attention
+from gradmedic.probes.attention_heads import watch_gradients
 from gradmedic.probes.batch_identity import batch_rows
 from gradmedic.probes.carried_graph import CarriedGraph
 from gradmedic.probes.embeddings import EmbeddingCounts
@@ -199,19 +200,28 @@ class GraphProbe:
         calls: dict[tuple[str, str], int] = {}
         made: list[ModuleSample] = []
         for node, attention in chosen[:: max(1, -(-len(chosen) // MAX_NODES))]:
-            row = self._attention_row(node, calls, feeds) if attention else self._activation_row(node, users, calls)
+            row = (
+                self._attention_row(node, users, calls, feeds)
+                if attention
+                else self._activation_row(node, users, calls)
+            )
             if row is not None:
                 made.append(row)
         return made
 
-    def _attention_row(self, node: Any, calls: dict[tuple[str, str], int], feeds: TokenFeeds) -> ModuleSample | None:
+    def _attention_row(
+        self, node: Any, users: dict[Any, list[Any]], calls: dict[tuple[str, str], int], feeds: TokenFeeds
+    ) -> ModuleSample | None:
         numbers = measure_attention(node)
         if not numbers:
             return None
         numbers |= feeds.numbers(node)
         module = place_of(node, self._name_of).module
         call = _next_call(calls, module, "attention")
-        return ModuleSample(module, "attention", call, extra=numbers) if call < MAX_CALLS else None
+        if call >= MAX_CALLS:
+            return None
+        watch_gradients(node, users, numbers)
+        return ModuleSample(module, "attention", call, extra=numbers)
 
     def _activation_row(
         self, node: Any, users: dict[Any, list[Any]], calls: dict[tuple[str, str], int]

@@ -8,10 +8,11 @@ import re
 
 import pytest
 
+from gradmedic.cli import report
 from gradmedic.cli.report import ReportCommand, make_report, output_file
 from gradmedic.errors import InputError
 from gradmedic.frame import Frame
-from gradmedic.record import Recorder
+from gradmedic.record import Recorder, open_run
 
 
 @pytest.fixture
@@ -74,3 +75,23 @@ def test_what_is_no_run_or_no_place_is_said(run, tmp_path):
 def test_default_file_is_named_after_the_run(name, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output_file(None, [name]).name == expected
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_findings_of_a_long_run_are_those_that_it_recorded(tmp_path, monkeypatch, ended):
+    """To judge 10,000 steps anew takes longer than the page; a run that was killed has not said its last word."""
+    monkeypatch.setattr(report, "LONG_RUN", 5)
+    folder = tmp_path / "run"
+    recorder = Recorder(folder, meta={})
+    for step in range(8):
+        recorder.put(Frame(step, "adam", float(step), loss=1.0, lr=0.0), keep=True)
+    told = {"code": "GM109", "name": "wrong-mode", "severity": "error", "step": 3, "params": {"steps": 4}}
+    recorder.event({"kind": "finding", "step": 3, "time": 3.0, "finding": told})
+    recorder.close()
+    if not ended:
+        for file in folder.glob("events-*.jsonl"):
+            lines = file.read_text("utf-8").splitlines(keepends=True)
+            file.write_text("".join(line for line in lines if '"end"' not in line), "utf-8")
+    run = open_run(folder)
+    found = report._findings_of(run)
+    assert ([each.code for each in found] == ["GM109"]) if ended else (found is None)

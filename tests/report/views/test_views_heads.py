@@ -41,3 +41,11 @@ def test_several_attentions_of_one_module():
 
 def test_none():
     assert head_series(run_of([frame(0)])) == []
+
+
+def test_gradients_of_heads_are_shown_in_true_units_and_only_where_a_backward_pass_came_by():
+    modules = [attention(step, "a", **{"grad_norm.0": 8.0 if step else np.nan}) for step in (0, 1)]
+    run = run_of([frame(step, scalars={"loss_scale": 4.0}) for step in (0, 1)], modules=modules)
+    (only,) = head_series(run)
+    assert (only.what, only.labels) == ("grad_norm", ("0",))
+    np.testing.assert_array_equal(only.values, [[np.nan], [2.0]])

@@ -16,6 +16,16 @@ def test_execution_order_then_definition_then_what_only_the_record_has():
     assert [row.name for row in tensor_rows(run)] == ["a.weight", "z.weight", "late.weight", "alone.weight", "bare"]
 
 
+def test_models_that_take_turns_follow_each_other_whole_and_two_optimizers_of_one_model_do_not():
+    gan = [("D.0", 0, "d"), ("D.1", 2, "d"), ("G.0", 1, "g"), ("G.1", 3, "g"), ("D.2", None, None)]
+    facts = [fact(f"{name}.weight", order=order, optimizer=owner) for name, order, owner in gan]
+    found = [row.module for row in tensor_rows(run_of([], facts=facts))]
+    assert found == ["D.0", "D.1", "D.2", "G.0", "G.1"]
+    muon = [("body.0", 0, "muon"), ("body.1", 1, "adam"), ("body.2", 2, "muon"), ("head", 3, "adam")]
+    facts = [fact(f"{name}.weight", order=order, optimizer=owner) for name, order, owner in muon]
+    assert [row.module for row in tensor_rows(run_of([], facts=facts))] == ["body.0", "body.1", "body.2", "head"]
+
+
 def test_what_the_facts_say_is_kept():
     run = run_of(
         [], facts=[fact("m.weight", shape=(3, 5), numel=15, dtype="bfloat16", aliases=("tied",), kind="Linear")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -67,7 +68,8 @@ def tensor_rows(run: Run | Source) -> list[TensorRow]:
 
     Returns:
         Those whose place in execution order is known, then others in the order of their definition, then those that
-        only the record has. Empty for an empty run.
+        only the record has. Models that take turns, each with an optimizer of its own (a GAN), follow each other whole.
+        Empty for an empty run.
 
     Example:
         >>> from gradmedic.record import MemoryRecorder
@@ -78,11 +80,36 @@ def tensor_rows(run: Run | Source) -> list[TensorRow]:
     seen = _recorded(source)
     facts = source.facts.parameters if source.facts is not None else {}
     engine = source.facts is not None and source.facts.engine is not None
-    known = sorted(facts.values(), key=lambda fact: (fact.order is None, fact.order or 0))
+    turn = _turns(facts.values())
+    known = sorted(facts.values(), key=lambda fact: (turn[_root(fact)], fact.order is None, fact.order or 0))
     names = [*(fact.name for fact in known), *(name for name in seen if name not in facts)]
     blocks = blocks_of(names)
     rows = [_known_row(fact, seen.get(fact.name), blocks[fact.name], engine) for fact in known]
     return rows + [_bare_row(name, seen[name], blocks[name]) for name in names[len(known) :]]
+
+
+def _turns(facts: Iterable[ParameterFact]) -> dict[str, int]:
+    """Return when the tensors under each first part of a name come: all at once, or model by model.
+
+    Parts are of different models when no two optimizers share one.
+    """
+    owners: dict[str, set[str]] = {}
+    first: dict[str, float] = {}
+    for fact in facts:
+        root = _root(fact)
+        owners.setdefault(root, set())
+        if fact.optimizer is not None:
+            owners[root].add(fact.optimizer)
+            order = math.inf if fact.order is None else fact.order
+            first[fact.optimizer] = min(first.get(fact.optimizer, math.inf), order)
+    if len(first) < 2 or any(len(each) > 1 for each in owners.values()):
+        return dict.fromkeys(owners, 0)
+    place = {optimizer: at for at, optimizer in enumerate(sorted(first, key=lambda each: first[each]))}
+    return {root: place[next(iter(each))] if each else len(place) for root, each in owners.items()}
+
+
+def _root(fact: ParameterFact) -> str:
+    return fact.name.partition(".")[0]
 
 
 def blocks_of(names: Iterable[str]) -> dict[str, str]:
