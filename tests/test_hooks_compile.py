@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -41,6 +43,7 @@ def compiled(model: nn.Module) -> nn.Module:
     return torch.compile(model, backend="aot_eager", fullgraph=True)
 
 
+@functools.cache
 def without_us(steps: int) -> tuple[tuple[int, int], list[torch.Tensor]]:
     model = mlp()
     train(compiled(model), sgd(model), batches(steps))

@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 #: What a training under `gradmedic run` imports sooner or later; the first optimizer imports torch._dynamo.
@@ -33,11 +34,11 @@ def preload() -> None:
     gc.freeze()  # what is shared with the forks is not written to by their collector
 
 
-def run_script(record: Path, script: Path, arguments: list[str]) -> int:
-    """Do what `gradmedic run --record RECORD SCRIPT ARGUMENTS` does; return its exit code."""
+def run_script(record: Path, script: Path, arguments: list[str], options: Sequence[str] = ()) -> int:
+    """Do what `gradmedic run OPTIONS --record RECORD SCRIPT ARGUMENTS` does; return its exit code."""
     from gradmedic.cli import main
 
-    words = ["run", "--record", str(record), str(script), *arguments]
+    words = ["run", *options, "--record", str(record), str(script), *arguments]
     sys.argv[:] = ["gradmedic", *words]
     sys.orig_argv = [sys.executable, "-m", "gradmedic", *words]
     try:

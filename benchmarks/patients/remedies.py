@@ -15,6 +15,7 @@ import functools
 import json
 import math
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -202,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(wanted: list[Trial], options: argparse.Namespace) -> None:
     active: list[tuple[Trial, Fork, Path]] = []
     total, waiting = len(wanted), list(reversed(wanted))
-    with tempfile.TemporaryDirectory(prefix="remedies-") as root:
+    # No TemporaryDirectory: a forked child would run its finalizer, and take the folder away from the others.
+    root = tempfile.mkdtemp(prefix="remedies-")
+    try:
         while waiting or active:
             while waiting and len(active) < options.jobs:
                 trial = waiting.pop()
@@ -223,6 +226,8 @@ def _run(wanted: list[Trial], options: argparse.Namespace) -> None:
                 append(options.out, _line(entry[0], entry[2] / "metric.json"))
                 print(f"\r{total - len(waiting) - len(active)} of {total}", end="", file=sys.stderr, flush=True)
             time.sleep(0.02)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
     print(file=sys.stderr)
 
 

@@ -22,12 +22,16 @@ class Isolation:
     Args:
         strict: raise instead of isolating (for tests).
         report: called once for each part that fails, with its name and the exception.
+
+    Attributes:
+        on_switched_off: told the name of each part that is switched off.
     """
 
     def __init__(self, strict: bool, report: Callable[[str, Exception], None]) -> None:
         self.strict = strict
         self.off: set[str] = set()
         self.seconds = 0.0
+        self.on_switched_off: Callable[[str], None] | None = None
         self._report = report
         self._depth = 0
 
@@ -39,6 +43,8 @@ class Isolation:
             return
         self.off.add(part)
         try:
+            if self.on_switched_off is not None:
+                self.on_switched_off(part)
             self._report(part, error)
         except Exception:  # the report itself may fail (a closed stderr, a full disk): nothing is left to be done
             self.off.add("report")

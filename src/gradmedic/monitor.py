@@ -108,6 +108,7 @@ class Monitor(Probing):
                 return
             self._closed = True
             torch_hooks.detach(self._watcher)
+            self._watcher.agreement.leave()
             self._watcher.keep_alive = None
             self._ledger.close(reason, before=self._watcher.stop)
 
@@ -142,10 +143,13 @@ class Monitor(Probing):
         self._watcher.stop_flow()
         self._watcher.stop_sampling()
         torch_hooks.detach(self._watcher)
+        self._watcher.agreement.leave()
+        self._ledger.event({"kind": "paused"})  # steps that are made now are in no record, nor in its numbers
         try:
             yield
         finally:
             if not self._closed:
+                self._watcher.agreement.come_back()
                 torch_hooks.attach(self._watcher)
                 self._watcher.start_flow(self._settings.flow)
                 self._watcher.start_sampling()

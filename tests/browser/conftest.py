@@ -47,25 +47,42 @@ def chromium():
         browser.close()
 
 
+class Made(dict):
+    """What `make(name)` gives, made when it is first asked for: processes that run other tests need not all of it."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name):
+        self[name] = self._make(name)
+        return self[name]
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """Run folders by name."""
     root = tmp_path_factory.mktemp("runs")
-    folders = {
-        "healthy": browser_runs.train(root / "healthy"),
-        "exploding": browser_runs.explode(root / "exploding"),
-        "many": browser_runs.record(root / "many", browser_runs.many_names(1000), 40),
-        "empty": browser_runs.empty(root / "empty"),
-        "hostile": browser_runs.record(root / "hostile", browser_runs.hostile_names(), 60, ("adam<b>", "sgd")),
+
+    def torn(folder):
+        browser_runs.record(root / "whole", browser_runs.many_names(20), 60, torn=folder)
+        return folder
+
+    makers = {
+        "healthy": browser_runs.train,
+        "exploding": browser_runs.explode,
+        "many": lambda folder: browser_runs.record(folder, browser_runs.many_names(1000), 40),
+        "empty": browser_runs.empty,
+        "hostile": lambda folder: browser_runs.record(folder, browser_runs.hostile_names(), 60, ("adam<b>", "sgd")),
+        "torn": torn,
     }
-    browser_runs.record(root / "whole", browser_runs.many_names(20), 60, torn=root / "torn")
-    return {**folders, "torn": root / "torn"}
+    return Made(lambda name: makers[name](root / name))
 
 
 @pytest.fixture(scope="session")
 def payloads(runs):
     """What the page shows of each run."""
-    return {name: build_payload(open_run(folder)) for name, folder in runs.items()}
+    return Made(lambda name: build_payload(open_run(runs[name])))
 
 
 @pytest.fixture(scope="session")

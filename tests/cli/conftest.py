@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_pool import Completed, Forked, Pool
 
 import gradmedic
 
 SOURCES = str(Path(gradmedic.__file__).resolve().parents[1])
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Run = Callable[..., Completed]
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -25,7 +25,7 @@ def environment(**changes: str) -> dict[str, str]:
     return kept
 
 
-def execute(words: list[str], folder: Path, stdin: bytes, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+def execute(words: list[str], folder: Path, stdin: bytes, env: dict[str, str]) -> Completed:
     return subprocess.run(words, cwd=folder, input=stdin, capture_output=True, env=environment(**env), timeout=100)
 
 
@@ -33,7 +33,7 @@ def execute(words: list[str], folder: Path, stdin: bytes, env: dict[str, str]) -
 def python(tmp_path: Path) -> Run:
     """`python(*words)`: what python itself does."""
 
-    def run(*words: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
+    def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
         return execute([sys.executable, *words], tmp_path, stdin, env)
 
     return run
@@ -41,9 +41,46 @@ def python(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def gm(tmp_path: Path) -> Run:
-    """`gm(*words)`: `gradmedic *words`."""
+    """`gm(*words)`: `gradmedic *words` in a fresh interpreter, for what is about starting one."""
 
-    def run(*words: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
+    def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
         return execute([sys.executable, "-m", "gradmedic", *words], tmp_path, stdin, env)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    made = Pool(environment())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start_gm(pool: Pool, tmp_path: Path) -> Callable[..., Forked]:
+    """`start_gm(*words)`: `gradmedic *words`, forked, and left running."""
+
+    def start(*words: str, **env: str) -> Forked:
+        return pool.start(["gradmedic", *words], tmp_path, environment(**env))
+
+    return start
+
+
+@pytest.fixture
+def gm_fork(pool: Pool, tmp_path: Path) -> Run:
+    """`gm_fork(*words)`: `gradmedic *words`, in a forked process that has imported torch."""
+
+    def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
+        return pool.run(["gradmedic", *words], tmp_path, environment(**env), stdin)
+
+    return run
+
+
+@pytest.fixture
+def python_fork(pool: Pool, tmp_path: Path) -> Run:
+    """`python_fork(script, *words)`: the script without gradmedic, in a forked process that has imported torch."""
+
+    def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
+        return pool.run(list(words), tmp_path, environment(**env), stdin)
 
     return run

@@ -99,8 +99,8 @@ def test_the_demos_text_is_real_and_its_windows_line_up():
     assert (Corpus(context=8, batch=4, seed=3).sample()[0] == inputs).all()
 
 
-def test_the_demo_falls_ill_and_recovers(gm, tmp_path):
-    done = gm("demo", "--fast", "--record", "demo")
+def test_the_demo_falls_ill_and_recovers(gm_fork, tmp_path):
+    done = gm_fork("demo", "--fast", "--record", "demo")
     assert done.returncode == 0, done.stderr
     assert done.stdout == b""
     sick, treated = open_run(tmp_path / "demo" / "sick"), open_run(tmp_path / "demo" / "treated")
@@ -110,7 +110,7 @@ def test_the_demo_falls_ill_and_recovers(gm, tmp_path):
     said = done.stderr.decode()
     assert re.search(r"GM[1-5]\d\d", said)
     assert "×" in said
-    assert gm("demo", "--fast", "--record", "demo").returncode == 2
+    assert gm_fork("demo", "--fast", "--record", "demo").returncode == 2
 
 
 def test_help_offers_nothing_that_is_refused(capsys):

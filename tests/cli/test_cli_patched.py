@@ -1,8 +1,5 @@
 """A script that puts its own functions over torch's keeps them."""
 
-import subprocess
-import sys
-
 SCRIPT = """
 import torch
 calls = []
@@ -26,11 +23,10 @@ print(calls, model.weight.tolist(), torch.Tensor.backward is doubled, torch.opti
 """
 
 
-def test_patches_of_the_script_stay(tmp_path):
-    script = tmp_path / "patched.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "gradmedic", "run", "--quiet", "--no-record", str(script)]
-    watched = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path)
+def test_patches_of_the_script_stay(gm_fork, python_fork, tmp_path):
+    (tmp_path / "patched.py").write_text(SCRIPT)
+    watched = gm_fork("run", "--quiet", "--no-record", "patched.py")
+    plain = python_fork("patched.py")
+    assert watched.returncode == plain.returncode == 0, watched.stderr + plain.stderr
     assert watched.stdout == plain.stdout
-    assert "True True" in plain.stdout
+    assert b"True True" in plain.stdout

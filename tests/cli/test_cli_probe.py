@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import gradmedic as gm
 
 SCRIPT = """
@@ -24,23 +20,13 @@ print(sum(p.double().sum().item() for p in net.parameters()), torch.rand(1).item
 """
 
 
-def run(*words: str, folder):
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    return subprocess.run(
-        [sys.executable, *words, str(script)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GRADMEDIC_LANG": "en"},
-        check=True,
-    )
-
-
-def test_a_script_is_probed_and_trains_as_without(tmp_path):
-    plain = run(folder=tmp_path)
-    probed = run("-m", "gradmedic", "run", "--probe", "--record", str(tmp_path / "run"), folder=tmp_path)
+def test_a_script_is_probed_and_trains_as_without(gm_fork, python_fork, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plain = python_fork("train.py")
+    probed = gm_fork("run", "--probe", "--lang", "en", "--record", "run", "train.py")
+    assert (probed.returncode, plain.returncode) == (0, 0), probed.stderr + plain.stderr
     assert probed.stdout == plain.stdout
-    assert "probes: the step lowers" in " ".join(probed.stderr.split())
+    assert b"probes: the step lowers" in b" ".join(probed.stderr.split())
     events = [event for event in gm.open_run(tmp_path / "run").events if event["kind"] == "probe"]
     assert [(event["step"], event["probe"]) for event in events] == [
         *((1, name) for name in ("line", "batch", "input", "future")),

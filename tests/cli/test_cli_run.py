@@ -76,8 +76,8 @@ def test_a_training_script_does_what_it_does_under_python(gm, python, training, 
     assert len(run.series("loss", optimizer="fast")) == 6
 
 
-def test_steps_end_the_script_cleanly(gm, training, tmp_path):
-    done = gm("run", "--steps", "4", "--record", "rec", training)
+def test_steps_end_the_script_cleanly(gm_fork, training, tmp_path):
+    done = gm_fork("run", "--steps", "4", "--record", "rec", training)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
     assert done.stdout.count(b"\n") == 2 + 1 + 1 + 1  # two before training, one whole loop, the digest, "at exit"
@@ -85,12 +85,12 @@ def test_steps_end_the_script_cleanly(gm, training, tmp_path):
     assert sum(len(run.series("grad_norm", optimizer=name)) for name in run.optimizers) == 4
 
 
-def test_findings_decide_the_exit_code_only_when_asked(gm, tmp_path):
-    failing = gm("run", "--record", "rec", "--fail-on", "error", str(EXAMPLES / "nan_row.py"))
+def test_findings_decide_the_exit_code_only_when_asked(gm_fork, tmp_path):
+    failing = gm_fork("run", "--record", "rec", "--fail-on", "error", str(EXAMPLES / "nan_row.py"))
     assert failing.returncode == 1
     assert b"GM201" in failing.stderr
     assert b"loss nan" in failing.stdout
-    judged = gm("diagnose", "rec", "--format", "json", "--fail-on", "critical")
+    judged = gm_fork("diagnose", "rec", "--format", "json", "--fail-on", "critical")
     assert judged.returncode == 1
 
     def no_constants(word: str) -> None:
@@ -99,19 +99,21 @@ def test_findings_decide_the_exit_code_only_when_asked(gm, tmp_path):
     report = json.loads(judged.stdout, parse_constant=no_constants)
     assert "GM201" in [finding["code"] for finding in report["findings"]]
     assert report["steps"] == 57
-    again = gm("run", "--record", "rec", "absent_is_never_reached.py")
+    again = gm_fork("run", "--record", "rec", "absent_is_never_reached.py")
     assert again.returncode == 2
 
 
-def test_a_healthy_script_is_healthy_in_both_languages(gm, tmp_path):
-    done = gm("run", "--no-record", "--fail-on", "warning", str(EXAMPLES / "healthy_digits.py"), GRADMEDIC_LANG="zh")
+def test_a_healthy_script_is_healthy_in_both_languages(gm_fork, tmp_path):
+    done = gm_fork(
+        "run", "--no-record", "--fail-on", "warning", str(EXAMPLES / "healthy_digits.py"), GRADMEDIC_LANG="zh"
+    )
     assert done.returncode == 0
     assert "健康" in done.stderr.decode()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_updated_by_hand_are_watched(gm, tmp_path):
-    done = gm("run", "--record", "rec", str(EXAMPLES / "by_hand.py"))
+def test_weights_updated_by_hand_are_watched(gm_fork, tmp_path):
+    done = gm_fork("run", "--record", "rec", str(EXAMPLES / "by_hand.py"))
     assert done.returncode == 0
     assert b"updated by hand" in done.stderr
     run = open_run(tmp_path / "rec")
@@ -122,8 +124,8 @@ def test_weights_updated_by_hand_are_watched(gm, tmp_path):
     assert norms[-1, 0] < norms[0, 0]
 
 
-def test_processes_that_the_script_starts_are_watched(gm, tmp_path):
-    done = gm("run", "--record", "rec", str(EXAMPLES / "subprocess_child.py"))
+def test_processes_that_the_script_starts_are_watched(gm_fork, tmp_path):
+    done = gm_fork("run", "--record", "rec", str(EXAMPLES / "subprocess_child.py"))
     assert done.returncode == 0
     assert done.stdout.startswith(b"child: epoch 2")
     assert b"nothing was trained" not in done.stderr
@@ -131,15 +133,15 @@ def test_processes_that_the_script_starts_are_watched(gm, tmp_path):
     assert [len(run.series("loss", optimizer=name)) for name in run.optimizers] == [87]
 
 
-def test_spawned_data_workers_record_nothing(gm, tmp_path):
-    done = gm("run", "--record", "rec", str(EXAMPLES / "spawn_workers.py"))
+def test_spawned_data_workers_record_nothing(gm_fork, tmp_path):
+    done = gm_fork("run", "--record", "rec", str(EXAMPLES / "spawn_workers.py"))
     assert done.returncode == 0
     assert len(list((tmp_path / "rec").glob("steps-*.arrows"))) == 1
     run = open_run(tmp_path / "rec")
     assert [len(run.series("loss", optimizer=name)) for name in run.optimizers] == [29]
 
 
-def test_forked_processes_that_train_are_watched(gm, tmp_path):
+def test_forked_processes_that_train_are_watched(gm_fork, tmp_path):
     (tmp_path / "forks.py").write_text(
         """
 import multiprocessing, os
@@ -161,7 +163,7 @@ if __name__ == "__main__":
     print(early.exitcode, late.exitcode, os.getpid() > 0)
 """
     )
-    done = gm("run", "--record", "rec", "forks.py")
+    done = gm_fork("run", "--record", "rec", "forks.py")
     assert (done.stdout, done.returncode) == (b"0 0 True\n", 0)
     assert done.stderr.count(b"record: rec") == 1
     assert open_run(tmp_path / "rec").steps.num_rows == 3 + 5 + 7
@@ -186,22 +188,22 @@ def test_an_existing_run_is_refused_before_anything_runs(gm, tmp_path):
     assert gm("run", "--record", "rec", "--overwrite", "--quiet", "says.py").stdout == b"ran\n"
 
 
-def test_only_rank_zero_speaks(gm, tmp_path):
+def test_only_rank_zero_speaks(gm_fork, tmp_path):
     (tmp_path / "one.py").write_text(
         "import torch\nw = torch.ones(2, requires_grad=True)\no = torch.optim.SGD([w], 0.1)\n"
         "w.sum().backward(); o.step()\nprint('trained')\n"
     )
     job = {"WORLD_SIZE": "2", "MASTER_PORT": "29511", "TORCHELASTIC_RUN_ID": "job7"}
-    second = gm("run", "one.py", RANK="1", LOCAL_RANK="1", **job)
-    first = gm("run", "one.py", RANK="0", LOCAL_RANK="0", **job)
+    second = gm_fork("run", "one.py", RANK="1", LOCAL_RANK="1", **job)
+    first = gm_fork("run", "one.py", RANK="0", LOCAL_RANK="0", **job)
     assert (second.returncode, second.stdout, second.stderr) == (0, b"trained\n", b"")
     assert b"runs/one-job7-29511" in first.stderr
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["one-job7-29511"]
     assert open_run(tmp_path / "runs" / "one-job7-29511").steps.num_rows == 2
 
 
-def test_clipping_is_applied(gm, training, tmp_path):
-    done = gm("run", "--record", "rec", "--clip", "0.01", "--limit", "0.05", training)
+def test_clipping_is_applied(gm_fork, training, tmp_path):
+    done = gm_fork("run", "--record", "rec", "--clip", "0.01", "--limit", "0.05", training)
     frames = list(open_run(tmp_path / "rec").frames())
     assert len(frames) == 12
     assert all(frame.grad_norm_post == pytest.approx(0.01, rel=1e-3) for frame in frames)

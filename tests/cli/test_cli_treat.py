@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,27 +31,28 @@ print("finite" if torch.isfinite(model[0].weight).all() else "ruined")
 """
 
 
-def _run(tmp_path: Path, options: list[str], arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def run(gm_fork, tmp_path):
+    """`run(*options, script=arguments)`: trains under `gradmedic run`."""
     (tmp_path / "train.py").write_text(_SCRIPT)
-    words = [sys.executable, "-m", "gradmedic", "run", *options, "train.py", *arguments]
-    return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    return lambda *options, script=(): gm_fork("run", *options, "train.py", *script)
 
 
-def test_a_guard_saves_a_run_with_a_bad_row(tmp_path: Path) -> None:
-    unguarded = _run(tmp_path, ["--no-record"], ("nan",))
-    assert unguarded.stdout == "ruined\n"
-    guarded = _run(tmp_path, ["--record", "run", "--guard"], ("nan",))
+def test_a_guard_saves_a_run_with_a_bad_row(run, tmp_path):
+    unguarded = run("--no-record", script=["nan"])
+    assert unguarded.stdout == b"ruined\n"
+    guarded = run("--record", "run", "--guard", script=["nan"])
     assert guarded.returncode == 0
-    assert guarded.stdout == "finite\n"
-    assert "skipped" in guarded.stderr
+    assert guarded.stdout == b"finite\n"
+    assert b"skipped" in guarded.stderr
     steps = gm.open_run(tmp_path / "run").steps
     assert [row["step"] for row in steps.to_pylist() if row["skipped"]] == [20]
 
 
-def test_ours_comes_first_where_the_script_clips_by_itself(tmp_path: Path) -> None:
-    done = _run(tmp_path, ["--record", "run", "--clip", "norm(1.0)"], ("clips",))
+def test_ours_comes_first_where_the_script_clips_by_itself(run, tmp_path):
+    done = run("--record", "run", "--clip", "norm(1.0)", script=["clips"])
     assert done.returncode == 0
-    assert done.stdout == "finite\n"
+    assert done.stdout == b"finite\n"
     rows = gm.open_run(tmp_path / "run").steps.to_pylist()
     # Whose step it will be is known once the optimizer has stepped: on the first step the script's clip comes first.
     assert rows[0]["grad_norm_post"] == pytest.approx(0.5, rel=1e-4)
@@ -68,23 +66,23 @@ def test_ours_comes_first_where_the_script_clips_by_itself(tmp_path: Path) -> No
     assert "clip" in json.dumps(json.loads((tmp_path / "run" / "run.json").read_text())).lower()
 
 
-def test_a_pattern_that_matches_nothing_ends_the_run_before_a_step(tmp_path: Path) -> None:
-    done = _run(tmp_path, ["--no-record", "--clip", "layers({'encoder.*': 1.0})"])
+def test_a_pattern_that_matches_nothing_ends_the_run_before_a_step(run, tmp_path):
+    done = run("--no-record", "--clip", "layers({'encoder.*': 1.0})")
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert "'encoder.*' matches no parameter" in done.stderr
-    assert "Linear" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stdout == b""
+    assert b"'encoder.*' matches no parameter" in done.stderr
+    assert b"Linear" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
-def test_a_breaker_halts_with_code_1_and_stops_with_code_0(tmp_path: Path) -> None:
-    halted = _run(tmp_path, ["--record", "halted", "--guard", "--clip", "breaker(0.01)"])
+def test_a_breaker_halts_with_code_1_and_stops_with_code_0(run, tmp_path):
+    halted = run("--record", "halted", "--guard", "--clip", "breaker(0.01)")
     assert halted.returncode == 1
-    assert halted.stdout == ""
-    assert "training is halted at step 0" in halted.stderr
-    assert "Traceback" not in halted.stderr
-    stopped = _run(tmp_path, ["--record", "stopped", "--clip", "breaker(0.01, on_trip='stop')"])
+    assert halted.stdout == b""
+    assert b"training is halted at step 0" in halted.stderr
+    assert b"Traceback" not in halted.stderr
+    stopped = run("--record", "stopped", "--clip", "breaker(0.01, on_trip='stop')")
     assert stopped.returncode == 0
-    assert "stopped at step 0" in stopped.stderr
+    assert b"stopped at step 0" in stopped.stderr
     for folder in ("halted", "stopped"):
         assert gm.open_run(tmp_path / folder).steps["skipped"].to_pylist() == [True]

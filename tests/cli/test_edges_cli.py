@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from conftest import environment
 
 import gradmedic
 from gradmedic.cli.limit_names import unmatched_limits
@@ -40,20 +38,20 @@ def script(folder, rest):
 
 
 @pytest.mark.parametrize("reason", ENDINGS)
-def test_the_record_says_how_the_script_ended(gm, tmp_path, reason):
+def test_the_record_says_how_the_script_ended(gm_fork, tmp_path, reason):
     """R71: python's own exit code, and the reason in the record, with every step."""
     last, code = ENDINGS[reason]
-    done = gm("run", "--quiet", "--record", "run", script(tmp_path, f"for _ in steps(5): pass\n{last}\n"))
+    done = gm_fork("run", "--quiet", "--record", "run", script(tmp_path, f"for _ in steps(5): pass\n{last}\n"))
     assert code is None or done.returncode == code
     run = gradmedic.open_run(tmp_path / "run")
     assert [event["reason"] for event in run.events if event["kind"] == "end"] == [reason]
     assert [frame.step for frame in run.frames()] == list(range(5))
 
 
-def test_a_limit_that_matches_nothing_is_said_once(gm, tmp_path):
+def test_a_limit_that_matches_nothing_is_said_once(gm_fork, tmp_path):
     """R78: with near names, and no change of the exit code; one that matches is passed over."""
     path = script(tmp_path, "for _ in steps(5): pass\n")
-    done = gm("run", "--no-record", "--lang", "en", "--limit", "wieght=5", "--limit", "bi*=9999", path)
+    done = gm_fork("run", "--no-record", "--lang", "en", "--limit", "wieght=5", "--limit", "bi*=9999", path)
     text = done.stderr.decode()
     assert done.returncode == 0
     assert text.count("matched no parameter and no module") == 1
@@ -87,16 +85,15 @@ def test_unmatched_patterns_in_chinese_and_without_names():
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.2])
-def test_a_killed_run_has_lost_no_more_than_its_last_second(tmp_path, seconds):
+def test_a_killed_run_has_lost_no_more_than_its_last_second(start_gm, tmp_path, seconds):
     """R70: kill -9 of the whole command; the folder opens and holds all but 64 steps, or one second."""
     path = script(tmp_path, "for step in steps(10**6): print(step, time.time(), flush=True)\n")
-    words = [sys.executable, "-m", "gradmedic", "run", "--record", str(tmp_path / "run"), path]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline()]
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        lines += process.stdout.readlines()
+    process = start_gm("run", "--quiet", "--record", "run", path)
+    lines = [process.stdout.readline()]
+    time.sleep(seconds)
+    os.kill(process.pid, signal.SIGKILL)
+    lines += process.stdout.readlines()
+    assert process.wait() == -signal.SIGKILL
     made = [float(line.split()[1]) for line in lines if line.endswith(b"\n")]
     run = gradmedic.open_run(tmp_path / "run")
     kept = [frame.step for frame in run.frames()]
@@ -105,14 +102,14 @@ def test_a_killed_run_has_lost_no_more_than_its_last_second(tmp_path, seconds):
     assert len(made) - len(kept) <= 64 or made[-1] - made[len(kept)] <= 1.5
 
 
-def test_a_long_run_stays_within_its_budget_and_its_memory(tmp_path, gm):
+def test_a_long_run_stays_within_its_budget_and_its_memory(tmp_path, gm_fork):
     """R70, R54: neither the folder nor the process grows with the number of steps."""
     rest = """
 def resident(): return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 for step in steps(1500):
     if step in (500, 1499): print(resident(), flush=True)
 """
-    done = gm("run", "--quiet", "--budget", "256KB", "--record", "run", script(tmp_path, rest))
+    done = gm_fork("run", "--quiet", "--budget", "256KB", "--record", "run", script(tmp_path, rest))
     early, late = (int(word) for word in done.stdout.split())
     assert late - early < 16 * 2**20
     assert sum(path.stat().st_size for path in (tmp_path / "run").iterdir()) <= 256 * 1024

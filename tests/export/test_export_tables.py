@@ -57,14 +57,14 @@ def number(text):
 def test_parquet_holds_every_row_and_column(folder, tmp_path):
     done = export_run(folder, "parquet", tmp_path / "out")
     run = gm.open_run(folder)
-    assert done.files == ("steps.parquet", "tensors.parquet", "modules.parquet", "events.parquet", "run.json")
+    assert done.files == ("steps.parquet", "tensors.parquet", "modules.parquet", "events.parquet", "meta.json")
     assert done.bytes == sum((done.folder / name).stat().st_size for name in done.files)
     for kind in ("steps", "tensors", "modules"):
         expected = plain(getattr(run, kind))
         got = pq.read_table(done.folder / f"{kind}.parquet")
         assert got.schema.names == expected.schema.names
         assert same(got.to_pylist(), expected.to_pylist())
-    assert json.loads((done.folder / "run.json").read_text())["script"] == "train.py"
+    assert json.loads((done.folder / "meta.json").read_text())["script"] == "train.py"
     events = pq.read_table(done.folder / "events.parquet").to_pylist()
     assert [event["kind"] for event in events] == [event["kind"] for event in run.events]
     assert [event["code"] for event in events if event["code"]] == ["GM201"]
@@ -205,7 +205,7 @@ def test_a_run_in_memory(tmp_path):
     recorder.put(Frame(0, "adam", loss=0.5), keep=False)
     with pytest.raises(InputError, match="name the target folder"):
         export_run(recorder.run, "csv")
-    assert export_run(recorder.run, "csv", tmp_path / "out").files == ("steps.csv", "events.csv", "run.json")
+    assert export_run(recorder.run, "csv", tmp_path / "out").files == ("steps.csv", "events.csv", "meta.json")
     recorder.close()
 
 
@@ -226,7 +226,7 @@ def test_an_empty_run(tmp_path):
     for to in ("parquet", "csv"):
         done = export_run(tmp_path / "empty", to)
         assert done.folder == tmp_path / f"empty-{to}"
-        assert set(done.files) == {f"events.{to}", "run.json"}
+        assert set(done.files) == {f"events.{to}", "meta.json"}
 
 
 def test_values_are_not_rounded_by_float32(tmp_path):

@@ -12,12 +12,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+#: What ranks import sooner or later, and what would take each of them seconds.
+IMPORTS = [
+    *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.nn.parallel"),
+    *("numpy", "pytest", "pyarrow.ipc", "gradmedic", "gradmedic.monitor", "gradmedic.watching", "gradmedic.record"),
+    *("gradmedic.diagnosis", "gradmedic.clip", "gradmedic.guard"),
+]
+
 
 def run_on_ranks(
     function: Callable[..., Any],
     *arguments: Any,
     world: int = 2,
-    timeout: float = 60.0,
+    timeout: float = 100.0,
     missing: Collection[int] = (),
 ) -> list[Any]:
     """Return what `function(*arguments)` returns on each rank; it must be importable and its results picklable.
@@ -25,7 +32,7 @@ def run_on_ranks(
     Ranks that are `missing` are expected to end without a word; None stands for what they would have returned.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "gradmedic"])
+    context.set_forkserver_preload(IMPORTS)
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder, "meeting")

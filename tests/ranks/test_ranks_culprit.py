@@ -46,10 +46,24 @@ def train(folder: str, scheme: str, fault: str, bad: int) -> None:
             optimizer.zero_grad()
 
 
+RUNS = {"data-ddp": ("ddp", "data", 1), "data-fsdp": ("fsdp", "data", 1), "backward": ("ddp", "backward", 0)}
+
+
+def train_each(folder: str) -> None:
+    for name, (scheme, fault, bad) in RUNS.items():
+        train(f"{folder}/{name}", scheme, fault, bad)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("culprit")
+    run_on_ranks(train_each, str(made))
+    return made
+
+
 @pytest.mark.parametrize("scheme", ["ddp", "fsdp"])
-def test_the_rank_whose_data_had_a_nan_is_named(tmp_path, scheme):
-    folder = tmp_path / "run"
-    run_on_ranks(train, str(folder), scheme, "data", 1)
+def test_the_rank_whose_data_had_a_nan_is_named(folders, scheme):
+    folder = folders / f"data-{scheme}"
     said = [event for event in gm.open_run(folder).events if event["kind"] == "finding"]
     alone = {event.get("rank", 0): event["finding"]["variant"] for event in said if event["finding"]["code"] == "GM201"}
     assert alone == {0: "elsewhere", 1: "data"}  # rank 0 knows no more by itself: its own numbers were finite
@@ -59,8 +73,6 @@ def test_the_rank_whose_data_had_a_nan_is_named(tmp_path, scheme):
     assert "batch rows 3" in finding.message
 
 
-def test_a_backward_pass_that_nobody_brought_is_still_one(tmp_path):
-    folder = tmp_path / "run"
-    run_on_ranks(train, str(folder), "ddp", "backward", 0)
-    finding = next(each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM201")
+def test_a_backward_pass_that_nobody_brought_is_still_one(folders):
+    finding = next(each for each in gm.diagnose(gm.open_run(folders / "backward")) if each.code == "GM201")
     assert (finding.variant, finding.step) == ("backward", 5)

@@ -30,10 +30,24 @@ def train(folder: str, fault: str) -> None:
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("fault", ["none", "bypassed", "initial", "drift"])
-def test_replicas_that_differ_are_named_and_those_that_agree_are_not(tmp_path, fault):
-    folder = tmp_path / "run"
-    run_on_ranks(train, str(folder), fault)
+FAULTS = ("none", "bypassed", "initial", "drift")
+
+
+def train_each(folder: str) -> None:
+    for fault in FAULTS:
+        train(f"{folder}/{fault}", fault)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("desync")
+    run_on_ranks(train_each, str(made))
+    return made
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_replicas_that_differ_are_named_and_those_that_agree_are_not(folders, fault):
+    folder = folders / fault
     found = [each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM110"]
     if fault == "none":
         assert found == []

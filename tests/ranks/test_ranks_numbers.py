@@ -104,36 +104,60 @@ def compare(ranks: list[list[dict]], clip: float | None) -> None:
             assert len({ranks[rank][step][key] for rank in range(len(ranks))}) == 1
 
 
-@pytest.mark.parametrize("clip", [None, 0.05])
-@pytest.mark.parametrize("scheme", [under_ddp, under_fsdp])
-def test_every_rank_records_the_numbers_of_the_whole(scheme, clip):
-    compare(run_on_ranks(scheme, clip), clip)
+CLIPS = (None, 0.05)
+
+
+def under_both() -> dict:
+    return {(scheme.__name__, clip): scheme(clip) for scheme in (under_ddp, under_fsdp) for clip in CLIPS}
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> list[dict]:
+    return run_on_ranks(under_both)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("scheme", ["under_ddp", "under_fsdp"])
+def test_every_rank_records_the_numbers_of_the_whole(scheme, clip, two_ranks):
+    compare([found[scheme, clip] for found in two_ranks], clip)
 
 
 def test_replicated_shards_count_once():
     compare(run_on_ranks(under_hsdp, 0.05, world=4), 0.05)
 
 
-def drop_in(norm_type: float) -> tuple[float, float, str]:
-    model = build()
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    fully_shard(model)
+NORM_TYPES = (1.0, 2.0, 3.0, math.inf)
+
+
+def drop_in() -> dict[float, tuple[float, float, str]]:
+    found = {}
     inputs, targets = batch(0)
-    (model(inputs) - targets).square().mean().backward()
-    total = gm.clip_grad_norm_(model.parameters(), 0.1, norm_type)
-    after = gm.clip_grad_norm_(model.parameters(), math.inf, norm_type)
-    return float(total), float(after), type(total).__name__
+    for norm_type in NORM_TYPES:
+        model = build()
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer)
+        fully_shard(model)
+        (model(inputs) - targets).square().mean().backward()
+        total = gm.clip_grad_norm_(model.parameters(), 0.1, norm_type)
+        after = gm.clip_grad_norm_(model.parameters(), math.inf, norm_type)
+        found[norm_type] = float(total), float(after), type(total).__name__
+    return found
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
-def test_the_drop_in_clips_by_the_norm_of_the_whole(norm_type):
+@pytest.fixture(scope="module")
+def clipped() -> list[dict]:
+    return run_on_ranks(drop_in)
+
+
+@pytest.mark.parametrize("norm_type", NORM_TYPES)
+def test_the_drop_in_clips_by_the_norm_of_the_whole(norm_type, clipped):
     model = build()
     inputs, targets = batch(0)
     (model(inputs) - targets).square().mean().backward()
     expected = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1, norm_type))
-    for total, after, kind in run_on_ranks(drop_in, norm_type):
+    for found in clipped:
+        total, after, kind = found[norm_type]
         assert kind == "Tensor"
         assert total == pytest.approx(expected, rel=1e-5)
         assert after == pytest.approx(0.1, rel=1e-4)

@@ -37,11 +37,27 @@ def record(folder: str, scheme: str) -> None:
         steps(model, optimizer, 5)
 
 
+def record_each(folder: str) -> str:
+    """Record both schemes, and then one of them once more into the same folder: return how that was refused."""
+    for scheme in ("ddp", "fsdp"):
+        record(f"{folder}/{scheme}", scheme)
+    try:
+        record(f"{folder}/ddp", "ddp")
+    except gm.InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of both runs, and what each rank said of a third one."""
+    made = tmp_path_factory.mktemp("records")
+    return made, run_on_ranks(record_each, str(made))
+
+
 @pytest.mark.parametrize("scheme", ["ddp", "fsdp"])
-def test_each_rank_writes_files_of_its_own_and_readers_merge_them(tmp_path, scheme):
-    folder = tmp_path / "run"
-    run_on_ranks(record, str(folder), scheme)
-    run = gm.open_run(folder)
+def test_each_rank_writes_files_of_its_own_and_readers_merge_them(recorded, scheme):
+    run = gm.open_run(recorded[0] / scheme)
     assert run.problems == []
     assert sorted(set(run.steps["rank"].to_pylist())) == [0, 1]
     assert run.steps.num_rows == 10
@@ -51,17 +67,8 @@ def test_each_rank_writes_files_of_its_own_and_readers_merge_them(tmp_path, sche
     assert (run.series("loss", rank=0) != run.series("loss", rank=1)).all()  # each saw a batch of its own
 
 
-def record_twice(folder: str) -> str:
-    record(folder, "ddp")
-    try:
-        record(folder, "ddp")
-    except gm.InputError as error:
-        return str(error)
-    return ""
-
-
-def test_a_folder_that_holds_a_run_is_refused_on_every_rank(tmp_path):
-    first, second = run_on_ranks(record_twice, str(tmp_path / "run"))
+def test_a_folder_that_holds_a_run_is_refused_on_every_rank(recorded):
+    first, second = recorded[1]
     assert "already holds a run" in first
     assert "already holds a run" in second
 
@@ -128,3 +135,52 @@ def test_a_rank_that_dies_ends_the_others_with_their_record_closed(tmp_path, sch
     run = gm.open_run(folder)
     assert len(run.series("grad_norm", rank=0)) == 3
     assert [event["reason"] for event in run.events if event["kind"] == "end"] == ["exception: RuntimeError"]
+
+
+def part_ways(how: str, scheme: str) -> str:
+    agreement.PATIENCE = timedelta(seconds=1)
+    model = model_of(scheme)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    second = distributed.get_rank() == 1
+    with gm.watch(model, optimizer) as monitor:
+        steps(model, optimizer, 2)
+        if how == "closed" and second:
+            monitor.close()
+        if how == "another watch" and not second:
+            small = nn.Linear(2, 1)
+            with gm.watch(small):
+                small(torch.ones(1, 2)).sum().backward()
+        if how == "paused" and second:
+            with monitor.paused():
+                steps(model, optimizer, 2)
+        else:
+            steps(model, optimizer, 2)
+        if how == "fault" and second:
+            monitor.isolation.failed("before_step", ValueError("ours"))
+        steps(model, optimizer, 2)
+    return "ended"
+
+
+@pytest.mark.parametrize("how", ["closed", "paused", "fault", "another watch"])
+def test_a_rank_that_stops_to_take_part_hangs_nobody(how):
+    assert run_on_ranks(part_ways, how, "fsdp", timeout=40) == ["ended", "ended"]
+
+
+def test_a_guard_on_the_loss_of_one_rank_only_is_refused():
+    said, _ = run_on_ranks(refused_alone, timeout=40)
+    assert "on every rank" in said
+
+
+def refused_alone() -> str:
+    agreement.PATIENCE = timedelta(seconds=1)
+    model = model_of("ddp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if distributed.get_rank() == 1:
+        steps(model, optimizer, 1)
+        return ""
+    with gm.watch(model, optimizer, transform=gm.guard.skip_spikes("loss")):
+        try:
+            steps(model, optimizer, 1)
+        except gm.TransformError as error:
+            return str(error)
+    return "nothing was said"

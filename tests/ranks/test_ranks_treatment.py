@@ -91,21 +91,32 @@ def test_sharded_gradients_are_treated_as_whole_ones():
                 assert one[2:] == other[2:], name
 
 
-def one_bad_rank(scheme: str, kind: str) -> dict:
+SCHEMES = {"ddp": lambda: DistributedDataParallel(build()), "fsdp": sharded}
+GUARDS = {
+    "skip": lambda: gm.guard.skip_nonfinite(),
+    "loss": lambda: gm.guard.skip_spikes("loss", z=4.0, window=16, min_samples=2),
+    "halt": lambda: gm.guard.breaker(limit=1e5),
+}
+
+
+def one_bad_rank() -> dict[tuple[str, str], dict]:
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    model = sharded() if scheme == "fsdp" else DistributedDataParallel(build())
-    transform = {
-        "skip": lambda: gm.guard.skip_nonfinite(),
-        "loss": lambda: gm.guard.skip_spikes("loss", z=4.0, window=16, min_samples=2),
-        "halt": lambda: gm.guard.breaker(limit=1e5),
-    }[kind]()
-    return train(model, transform, rank, world, spoil=4)
+    return {
+        (scheme, kind): train(make(), guard(), rank, world, spoil=4)
+        for scheme, make in SCHEMES.items()
+        for kind, guard in GUARDS.items()
+    }
 
 
-@pytest.mark.parametrize("scheme", ["ddp", "fsdp"])
-@pytest.mark.parametrize("kind", ["skip", "loss", "halt"])
-def test_a_nan_on_one_rank_skips_or_halts_all(scheme, kind):
-    first, second = run_on_ranks(one_bad_rank, scheme, kind)
+@pytest.fixture(scope="module")
+def spoiled() -> list[dict]:
+    return run_on_ranks(one_bad_rank)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", GUARDS)
+def test_a_nan_on_one_rank_skips_or_halts_all(scheme, kind, spoiled):
+    first, second = (found[scheme, kind] for found in spoiled)
     assert first["halted"] == second["halted"]
     assert (first["halted"] is not None) == (kind == "halt")
     assert [frame[3] for frame in first["frames"]] == [frame[3] for frame in second["frames"]]

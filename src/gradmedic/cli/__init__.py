@@ -7,12 +7,13 @@ variables that torch reads when it is imported.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
 from gradmedic import __version__
 from gradmedic.cli.clip import ClipCommand
-from gradmedic.cli.command import USAGE_ERROR, Command, complain
+from gradmedic.cli.command import INTERRUPTED, USAGE_ERROR, Command, complain
 from gradmedic.cli.compare import CompareCommand
 from gradmedic.cli.demo import DemoCommand
 from gradmedic.cli.diagnose import DiagnoseCommand
@@ -86,12 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = ["run", *own]
     args = parser.parse_args(arguments)
     args.program = program
+    if args.command != "run":
+        _never_fail_to_print()
     try:
         return COMMANDS[args.command].run(args, parsers[args.command])
     except InputError as error:
         complain(str(error))
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        if args.command == "run":  # the script's own affair
+            raise
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (a pager, `head`) has gone: there is nobody left to tell.
         sys.stderr.close()
         return 0
+
+
+def _never_fail_to_print() -> None:
+    """Have what a terminal's encoding lacks printed as a question mark, in place of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

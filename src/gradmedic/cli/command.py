@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from gradmedic.types import SEVERITIES
 
 FINE, FOUND, USAGE_ERROR = 0, 1, 2
+INTERRUPTED = 130
 
 LANGUAGES = ("en", "zh")
 
@@ -60,11 +61,14 @@ def add_fail_on(parser: argparse.ArgumentParser) -> None:
 
 
 def reaches(findings: Iterable[Any], severity: str | None) -> bool:
-    """Return whether any finding is at least as severe as `severity`; never when that is None."""
+    """Return whether any finding, or what is folded under it, is at least as severe; never when `severity` is None.
+
+    A cause may be a mere warning, and its consequence critical.
+    """
     if severity is None:
         return False
     bar = SEVERITIES.index(severity)
-    return any(SEVERITIES.index(finding.severity) >= bar for finding in findings)
+    return any(SEVERITIES.index(each.severity) >= bar for finding in findings for each in (finding, *finding.folded))
 
 
 def say(text: str) -> None:

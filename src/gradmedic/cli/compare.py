@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradmedic.cli.command import FINE, add_language, say
+from gradmedic.cli.outputs import check_output, write_output
 from gradmedic.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class CompareCommand:
         form = args.format or _form_of(args.output)
         if form == "html" and args.output is None:
             raise InputError("a page is some 5 MB: name a file with -o FILE")
+        file = Path() if args.output is None else check_output(args.output, [args.a, args.b])
         a, b = open_run(args.a), open_run(args.b)
         comparison = compare_runs(a, b, tolerance=args.tolerance, lang=args.lang)
         if form == "text" and args.output is None:
@@ -64,7 +65,7 @@ class CompareCommand:
         if args.output is None:
             print(text.rstrip("\n"))
         else:
-            _write(Path(args.output), text)
+            write_output(file, text)
             say(f"gradmedic: {args.output}")
         return FINE
 
@@ -85,14 +86,3 @@ def _rendered(form: str, comparison: Comparison, a: Run, b: Run, lang: str) -> s
     if form == "markdown":
         return rendering.render_markdown(comparison, lang=lang)
     return rendering.render_text(comparison, lang=lang)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}; name another file with -o") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradmedic.cli.command import FINE, add_language
+from gradmedic.cli.outputs import check_output, write_output
 from gradmedic.errors import InputError
 
 MEGABYTE = 1_000_000
@@ -37,10 +38,7 @@ class ReportCommand:
         began = time.perf_counter()
         file = output_file(args.output, args.runs)
         page = make_report(args.runs, lang=args.lang)
-        try:
-            file.write_text(page, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise InputError(f"cannot write the report to {file}: {error.strerror or error}") from error
+        write_output(file, page)
         size = file.stat().st_size / MEGABYTE
         print(f"{file}  {size:.1f} MB  {time.perf_counter() - began:.1f} s")
         if args.open:
@@ -97,9 +95,4 @@ def output_file(asked: str | None, folders: Sequence[str]) -> Path:
     if asked is None:
         name = re.sub(r"[^\w.-]+", "_", Path(folders[0]).resolve().name).strip("._")
         return Path(f"{name or 'run'}-report.html")
-    file = Path(asked)
-    if file.is_dir():
-        raise InputError(f"--output expects a file, but {file} is a folder; name a file in it: {file / 'report.html'}")
-    if not file.parent.is_dir():
-        raise InputError(f"--output expects a file in a folder that exists, but there is no {file.parent}")
-    return file
+    return check_output(asked, folders)

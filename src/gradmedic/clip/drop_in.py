@@ -62,7 +62,7 @@ def clip_grad_norm_(
     if not taking_part:
         with announce_clip(ClipCall("gradmedic", chosen, max_norm=limit)):  # a clip in the wrong place may find none
             return torch.zeros((), device=chosen[0].device if chosen else None)
-    distribution = Distribution(taking_part, ask=False)  # every rank calls this, as it would call torch's
+    distribution = Distribution(taking_part)  # every rank calls this, as it would call torch's
     gradients = [part_to_measure(parameter) for parameter in taking_part]
     table = distribution.join_table(gradient_stats(gradients))
     total = _p_norm(gradients, power, table, distribution)

@@ -36,6 +36,8 @@ def rank_events(run: Any) -> list[Event]:
     ranks = _ranks_of(run)
     if len(ranks) < 2 or not _trained_together(run.meta):
         return []
+    if any(event.get("kind") == "paused" for event in run.events):
+        return []  # the ranks' numbers of one step may be of different ones
     tables = {rank: {column: run.matrix(column, rank=rank) for column in _COLUMNS} for rank in ranks}
     first, others = ranks[0], ranks[1:]
     return [event for rank in others for event in _compare(tables[first], tables[rank], first, rank)]

@@ -26,7 +26,7 @@ _Widths = dict[str, list[str]]
 
 
 def write_csv(source: Source, selection: Selection, folder: Path) -> Iterator[str]:
-    """Write steps, tensors, modules and events without histograms, and run.json beside them; yield the files' names.
+    """Write steps, tensors, modules and events without histograms, and meta.json beside them; yield the files' names.
 
     Args:
         source: the run.
@@ -41,8 +41,8 @@ def write_csv(source: Source, selection: Selection, folder: Path) -> Iterator[st
             yield name
     if _write_tables(iter([events_table(source.run.events, selection)]), folder / "events.csv"):
         yield "events.csv"
-    (folder / "run.json").write_text(dumps(source.run.meta) + "\n", encoding="utf-8")
-    yield "run.json"
+    (folder / "meta.json").write_text(dumps(source.run.meta) + "\n", encoding="utf-8")
+    yield "meta.json"
 
 
 def _nested_columns(source: Source, kind: str, selection: Selection) -> _Widths:

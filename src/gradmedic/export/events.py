@@ -38,7 +38,9 @@ def _wanted(event: Mapping[str, Any], selection: Selection) -> bool:
 
 def _step(event: Mapping[str, Any]) -> int | None:
     step = event.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    if not isinstance(step, int) or isinstance(step, bool):
+        return None
+    return step if abs(step) < 2**63 else None
 
 
 def _finding(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -69,7 +69,7 @@ def export_run(
 
     Example:
         >>> export_run("runs/exp1", "parquet", steps="0:1000").files  # doctest: +SKIP
-        ('steps.parquet', 'tensors.parquet', 'modules.parquet', 'events.parquet', 'run.json')
+        ('steps.parquet', 'tensors.parquet', 'modules.parquet', 'events.parquet', 'meta.json')
     """
     if to not in _WRITERS:
         raise InputError(f"to must be one of {', '.join(FORMATS)}, not {to!r}")

@@ -17,7 +17,7 @@ _ROWS_OF_A_GROUP = 1 << 17
 
 
 def write_parquet(source: Source, selection: Selection, folder: Path) -> Iterator[str]:
-    """Write steps, tensors, modules and events, and run.json beside them; yield the names of the files.
+    """Write steps, tensors, modules and events, and meta.json beside them; yield the names of the files.
 
     Args:
         source: the run.
@@ -30,8 +30,8 @@ def write_parquet(source: Source, selection: Selection, folder: Path) -> Iterato
             yield name
     if _write_tables(iter([events_table(source.run.events, selection)]), folder / "events.parquet"):
         yield "events.parquet"
-    (folder / "run.json").write_text(dumps(source.run.meta) + "\n", encoding="utf-8")
-    yield "run.json"
+    (folder / "meta.json").write_text(dumps(source.run.meta) + "\n", encoding="utf-8")
+    yield "meta.json"
 
 
 def _write_tables(tables: Iterator[pa.Table], path: Path) -> bool:

@@ -194,7 +194,9 @@ def _write_findings(file: EventFile, events: Iterable[Mapping[str, Any]], select
         finding = event.get("finding")
         if event.get("kind") != "finding" or not isinstance(finding, Mapping):
             continue
-        step = int(finding.get("step", 0))
+        step = finding.get("step", 0)
+        if not isinstance(step, int) or abs(step) >= 2**63:  # damaged
+            continue
         if step < (selection.first or 0) or (selection.last is not None and step >= selection.last):
             continue
         file.text(step, _time_of(event), f"finding/{finding.get('code')}", _markdown(finding))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradmedic.stats import StatsTable, gradient_stats, norms
+from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import part_to_measure
@@ -19,7 +20,7 @@ from gradmedic.types import Backend
 
 
 def measure_gradients(
-    parameters: Sequence[Tensor], *, full: bool, histogram: bool, backend: Backend
+    parameters: Sequence[Tensor], agreement: Agreement, *, full: bool, histogram: bool, backend: Backend
 ) -> tuple[StatsTable | None, Tensor | None, Tensor | None]:
     """Measure the gradients of readable parameters, as a table or as norms only.
 
@@ -32,7 +33,7 @@ def measure_gradients(
         if full:
             return gradient_stats(gradients, histogram=histogram, backend=backend), None, None
         return None, norms(gradients, backend=backend), None
-    distribution = Distribution(parameters)
+    distribution = Distribution(parameters, agreement)
     parts = [part_to_measure(parameter, together=not distribution.plain) for parameter in parameters]
     held = torch.tensor([parameter.grad is not None for parameter in parameters])
     if full:
@@ -43,8 +44,8 @@ def measure_gradients(
     return None, values, present
 
 
-def global_norms(tensors: Sequence[Tensor], *, backend: Backend) -> Tensor:
+def global_norms(tensors: Sequence[Tensor], agreement: Agreement, *, backend: Backend) -> Tensor:
     """Return the L2 norms of whole tensors, float64 [N], for tensors of which only parts may lie here."""
-    distribution = Distribution(tensors)
+    distribution = Distribution(tensors, agreement)
     values = norms(local_parts(tensors), backend=backend)
     return distribution.join_norms(values, torch.ones_like(values, dtype=torch.bool))[0]

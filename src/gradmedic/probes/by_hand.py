@@ -18,6 +18,7 @@ from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.sentinels import Sentinel, remember
 from gradmedic.roster import Roster
+from gradmedic.stats.parts import has_memory
 from gradmedic.types import Backend
 
 NAME = "by_hand"
@@ -63,6 +64,8 @@ class HandUpdates:
 
     def begin(self, options: StepOptions) -> None:
         """A backward pass has ended: read the gradients that it left."""
+        if not all(map(_has_values, self._leaves)):
+            self._leaves = []  # weights that were gathered for this pass from other ranks, and are gone again
         self._holder.tensors = self._leaves
         if self._leaves:
             self.probe.begin(self._holder, options)
@@ -94,3 +97,7 @@ class HandUpdates:
         self._holder.tensors = []
         self._leaves = []
         self._gradients = []
+
+
+def _has_values(leaf: torch.Tensor) -> bool:
+    return leaf.layout is not torch.strided or not leaf.numel() or leaf.is_meta or has_memory(leaf)

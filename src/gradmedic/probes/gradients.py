@@ -16,6 +16,7 @@ import torch
 from gradmedic.probes.across_ranks import global_norms, measure_gradients
 from gradmedic.probes.positions import index_of
 from gradmedic.stats import StatsTable
+from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import plain_scalar
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import local_gradient, readable
@@ -134,9 +135,13 @@ class GradientReader:
 
     Args:
         backend: which statistics backend.
+
+    Attributes:
+        agreement: with the other ranks, where tensors lie on several of them.
     """
 
     def __init__(self, backend: Backend = "auto") -> None:
+        self.agreement = Agreement()
         self._backend: Backend = backend
         self._waiting: list[Reading] = []
         self._holders: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -160,7 +165,9 @@ class GradientReader:
             waits: whether gradients may change before the reading is used, so that their versions matter.
         """
         factor = None if divide_by is None else 1.0 / divide_by.double()
-        table, vector, present = measure_gradients(parameters, full=full, histogram=histogram, backend=self._backend)
+        table, vector, present = measure_gradients(
+            parameters, self.agreement, full=full, histogram=histogram, backend=self._backend
+        )
         if factor is not None:
             table = None if table is None else table.scaled(factor)
             vector = None if vector is None else vector * factor.to(vector.device)
@@ -286,7 +293,7 @@ class GradientReader:
         parameters = [wanted[reading.keys[at]] for at in changed]
         present = [(at, p) for at, p in zip(changed, parameters, strict=True) if readable(p)]
         if present:
-            values = global_norms([_gradient_or_nothing(p) for _, p in present], backend=self._backend)
+            values = global_norms([_gradient_or_nothing(p) for _, p in present], self.agreement, backend=self._backend)
             values = values if divide_by is None else values / divide_by.double().to(values.device)
             reading.remeasured = ([at for at, _ in present], values)
 

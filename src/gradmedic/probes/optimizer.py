@@ -82,7 +82,7 @@ class OptimizerProbe:
         self._holders: list[weakref.ref[torch.Tensor]] = []
         self._by_size: list[int] = []
         self._names: tuple[str, ...] = ()
-        self._changes = SampledChanges(backend)
+        self._changes = SampledChanges(reader.agreement, backend)
         self._last_end: float | None = None
         self._open: _OpenStep | None = None
 

@@ -16,7 +16,7 @@ from gradmedic.probes.preflight import Preflight
 from gradmedic.probes.sampling import ModuleSampling
 from gradmedic.probes.threads import StepThreads
 from gradmedic.roster import Roster
-from gradmedic.stats.agreement import refused
+from gradmedic.stats.agreement import Agreement
 
 #: Parameters come and go: ownership is looked at again after so many steps.
 _MEMBERSHIP_EVERY = 50
@@ -54,6 +54,7 @@ class Publisher:
         preflight: facts of the first steps.
         origins: where values were lost.
         threads: which threads train.
+        agreement: with the other ranks.
         isolation: what is switched off when it fails.
     """
 
@@ -66,9 +67,11 @@ class Publisher:
         preflight: Preflight,
         origins: OriginWatch,
         threads: StepThreads,
+        agreement: Agreement,
         isolation: Isolation,
     ) -> None:
         self.isolation = isolation
+        self._agreement = agreement
         self.flow: FlowClip | None = None
         self.sampling: ModuleSampling | None = None
         self._output = output
@@ -107,7 +110,7 @@ class Publisher:
             self.sampling.put_back(pending.modules, pending.frame.step)
 
     def _announce(self, pending: PendingFrame) -> None:
-        if refused() and not self._alone:
+        if self._agreement.refused and not self._alone:
             self._alone = True
             self._output.event({"kind": "error", "step": pending.frame.step, "part": "ranks", "message": ALONE})
         origin = self._origins.event(pending.frame)

@@ -14,6 +14,7 @@ import torch
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.samples import CoordinateSampler, Views
 from gradmedic.stats import norms
+from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
 from gradmedic.stats.parts import local_gradient
 from gradmedic.types import Backend
@@ -47,10 +48,12 @@ class SampledChanges:
     """Samples the tensors of one optimizer from step to step.
 
     Args:
+        agreement: with the other ranks, where tensors lie on several of them.
         backend: statistics backend, for norms of weights.
     """
 
-    def __init__(self, backend: Backend = "auto") -> None:
+    def __init__(self, agreement: Agreement, backend: Backend = "auto") -> None:
+        self._agreement = agreement
         self._backend: Backend = backend
         self._sampler: CoordinateSampler | None = None
         self._distribution = Distribution(())
@@ -76,8 +79,10 @@ class SampledChanges:
         parts = local_parts(parameters)
         if self._sampler is None or not self._sampler.matches(parts):
             self._sampler = CoordinateSampler(parts)
-            self._distribution = Distribution(parameters)
+            self._distribution = Distribution(parameters, self._agreement)
             self._direction = None
+        elif self._distribution.spread:
+            self._distribution.ask()
         views = self._sampler.views(parts)
         sample = StepSample(parts, views, self._sampler.read(parts, views))
         if self._weights_due(step, keep):

@@ -26,11 +26,18 @@ from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.treated import Readings, note, summarise, writable_gradient
 from gradmedic.roster import Roster, live_models
+from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.collective import mean_over_ranks
 from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.parts import gradient_or_zeros
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
+
+#: Where some rank does not treat, the others would wait for it.
+_ALONE = (
+    "expected every rank to treat this model, and not all do; call gm.watch(..., transform=...) on every rank (what a "
+    "guard on the loss decides, all ranks decide together, under DistributedDataParallel too)"
+)
 
 
 @dataclass(slots=True)
@@ -71,9 +78,13 @@ class Treatment:
         transform: what to do to gradients; None: nothing.
         roster: the models, for the kinds of modules.
         backend: statistics backend; "torch" takes the path of a device, on which nothing is read back.
+        agreement: with the other ranks.
     """
 
-    def __init__(self, transform: Any, roster: Roster, backend: Backend = "auto") -> None:
+    def __init__(
+        self, transform: Any, roster: Roster, backend: Backend = "auto", agreement: Agreement | None = None
+    ) -> None:
+        self._agreement = agreement or Agreement()
         self.host_syncs = 0
         self.uncredited: deque[torch.Tensor] = deque(maxlen=16)  # emptied by a scaler's update, if there is one
         self._transform = transform
@@ -154,12 +165,9 @@ class Treatment:
                 state = import_state(state, self._saved.pop(probe.name), spec.names)
         except InputError as error:
             raise TransformError(str(error)) from None
-        distribution = Distribution(parameters)
+        distribution = Distribution(parameters, self._agreement)
         if probe.spread and distribution.plain:
-            raise TransformError(
-                "expected every rank to treat this model, whose tensors lie on several of them, and not all do; call "
-                "gm.watch(..., transform=...) on every rank"
-            )
+            raise TransformError(_ALONE)
         patient = _Patient(spec, state, state, distribution)
         patient.optimizer = probe.reference
         self._patients[probe.name] = patient
@@ -183,8 +191,12 @@ class Treatment:
         parameters = probe.parameters(probe.reference() or optimizer)
         gradients = [gradient_or_zeros(parameter) for parameter in parameters]
         distribution = patient.distribution
+        if distribution.spread and not distribution.ask():
+            raise RuntimeError("another rank has stopped to watch, and gradients can no longer be treated together")
         access = Gradients(patient.spec, parameters, gradients, _second_moment_of(optimizer), loss_scale, distribution)
         if loss is not None and "loss" in needs_of(self._transform):
+            if not self._agreement.together():
+                raise TransformError(_ALONE)
             loss = mean_over_ranks(loss)
         summary = summarise(patient.spec, readings, access, probe.step, loss)
         decision, after = self._transform.update(summary, patient.state)

@@ -40,8 +40,13 @@ from gradmedic.probes.treating import Treating
 from gradmedic.probes.treatment import Treatment
 from gradmedic.probes.watch_options import WatchOptions
 from gradmedic.roster import Roster
-from gradmedic.stats.agreement import attached
 from gradmedic.torch_hooks import ClipCall, Listener, StepArguments
+
+#: Parts in which ranks wait for each other.
+_COLLECTIVE_PARTS = frozenset(
+    {"before_step", "after_step", "before_clip_norm", "before_clip", "after_clip", "closure", "observe", "transform"}
+    | {"before_scaler_step", "after_scaler_step"}
+)
 
 
 class StepWatcher(Listener):
@@ -63,7 +68,6 @@ class StepWatcher(Listener):
         output: Output,
         isolation: Isolation,
     ) -> None:
-        attached()
         self.isolation = isolation
         self.lock = threading.RLock()
         self.keep_alive: object = None
@@ -72,13 +76,17 @@ class StepWatcher(Listener):
         self._stack = StepStack()
         self._threads = threads = StepThreads()
         reader = GradientReader(options.backend)
+        self.agreement = reader.agreement
+        isolation.on_switched_off = self._switched_off
         self._fleet = fleet = Fleet(roster, reader, options.backend, optimizers)
         self._hands = hands = HandUpdates(roster, reader, options.backend, options.hands)
-        self._treatment = treatment = Treatment(options.transform, roster, options.backend)
+        self._treatment = treatment = Treatment(options.transform, roster, options.backend, reader.agreement)
         self._clips = clips = ClipWatch()
         self._losses = losses = LossShare(threads, isolation)
         self._origins = origins = OriginWatch(roster, fleet, losses.meter, options.backend != "torch", isolation)
-        self._publisher = Publisher(output, roster, fleet, hands, self.preflight, origins, threads, isolation)
+        self._publisher = Publisher(
+            output, roster, fleet, hands, self.preflight, origins, threads, self.agreement, isolation
+        )
         self._boundaries = boundaries = Boundaries(
             fleet,
             hands,
@@ -98,6 +106,10 @@ class StepWatcher(Listener):
         )
         self._scaling = Scaling(fleet, reader, clips, losses, treatment, origins.withheld, boundaries)
 
+    def _switched_off(self, part: str) -> None:
+        if part in _COLLECTIVE_PARTS:  # the other ranks would wait for this one
+            self.agreement.leave()
+
     def failed(self, part: str, error: Exception) -> None:
         """A callback failed outside any part of its own."""
         self.isolation.failed(part, error)
@@ -110,6 +122,7 @@ class StepWatcher(Listener):
             if self._roster.gone:
                 self._output.gone()
                 return
+            self.agreement.before_backward()
             self._accumulation.begin()
             self._losses.others.before_backward()
             leaves = self._look_at_graph(roots)

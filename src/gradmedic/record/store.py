@@ -82,7 +82,8 @@ class FolderStore:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 try:
-                    found[entry.name] = entry.stat().st_size
+                    if entry.is_file():  # to read a pipe would wait for ever
+                        found[entry.name] = entry.stat().st_size
                 except OSError:  # replaced or merged just now
                     continue
         return dict(sorted(found.items()))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmedic.stats.agreement import all_take_part
+from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.collective import Collective
 from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of
 from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
@@ -45,18 +45,14 @@ class Distribution:
 
     Args:
         parameters: the parameters, N.
-        ask: first make sure that all ranks take part, and take every part for a whole where they do not; False where
-            the caller's own contract says that all do.
-
-    Attributes:
-        plain: whether all of them lie here, whole, or are taken for that.
+        agreement: says whether all ranks take part; where they do not, every part is taken for a whole. None where the
+            caller's own contract says that all do.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], *, ask: bool = True) -> None:
+    def __init__(self, parameters: Sequence[Tensor], agreement: Agreement | None = None) -> None:
         layouts = [layout_of(parameter) for parameter in parameters]
-        if ask:
-            layouts = [None if each is None or not all_take_part(each.mesh) else each for each in layouts]
-        self.plain = not any(layouts)
+        self.spread = any(layouts)
+        self._agreement = agreement
         self._size = len(layouts)
         self._wide = may_be_wide([parameter.dtype for parameter in parameters])
         self._meshes: dict[Any, list[int]] = {}
@@ -64,6 +60,19 @@ class Distribution:
             if layout is not None:
                 self._meshes.setdefault(layout.mesh, []).append(at)
         self._layouts: list[MeshLayout | None] = layouts
+        self._all = self._meshes
+        self.ask()
+
+    @property
+    def plain(self) -> bool:
+        """Whether all tensors lie here, whole, or are taken for that."""
+        return not self._meshes
+
+    def ask(self) -> bool:
+        """Ask anew whether all ranks take part; return whether they do, of all meshes that there are."""
+        agreement = self._agreement
+        self._meshes = {mesh: at for mesh, at in self._all.items() if agreement is None or agreement.together(mesh)}
+        return len(self._meshes) == len(self._all)
 
     def join_table(self, table: StatsTable) -> StatsTable:
         """Return the statistics of whole tensors, from those of what is here; two collectives a mesh."""
@@ -132,7 +141,9 @@ class Distribution:
     def units_here(self, values: Tensor, at: int, axis: int | None) -> Tensor:
         """Return the part of a vector of a tensor's units that belongs to what lies here."""
         layout = self._layouts[at]
-        return values if layout is None or not values.dim() or axis is None else values[layout.slice_along(axis)]
+        if layout is None or layout.mesh not in self._meshes or not values.dim() or axis is None:
+            return values
+        return values[layout.slice_along(axis)]
 
     def any_rank(self, flag: Tensor) -> Tensor:
         """Return whether a 0-d flag is set on any rank of any mesh."""

@@ -25,7 +25,7 @@
     const toggle = hasChildren && !gm.state.search.trim()
       ? gm.el("button", { type: "button", class: "toggle", "aria-expanded": String(!closed.has(module.name)), "aria-label": `${gm.t("tree.toggle")} ${gm.plain(module.name)}`, text: closed.has(module.name) ? "▸" : "▾", onclick: () => {
         if (!closed.delete(module.name)) closed.add(module.name);
-        fill(gm.payload(), document.getElementById("tree"));
+        fill(gm.payload(), document.getElementById("module-tree"));
       } })
       : gm.el("span", { class: "toggle" });
     const name = index >= 0
@@ -42,7 +42,7 @@
 
   /** Mark the row of the chosen layer. */
   function mark() {
-    const table = document.getElementById("tree");
+    const table = document.getElementById("module-tree");
     const tensor = gm.payload() && gm.tensor(gm.payload());
     if (!table || !table.modules) return;
     for (const row of table.querySelectorAll("tr.chosen")) row.classList.remove("chosen");
@@ -76,11 +76,11 @@
       const head = gm.el("tr", {}, columns.map((key) => gm.el("th", { scope: "col", "data-word": `tree.${key}` })));
       const more = gm.el("button", { type: "button", id: "tree-more", onclick: () => {
         all = true;
-        fill(gm.payload(), document.getElementById("tree"));
+        fill(gm.payload(), document.getElementById("module-tree"));
       } });
       body.append(gm.el("div", { class: "controls" }, gm.field("tree.search", search)),
-        gm.el("div", { class: "scroll tall", tabindex: "0" }, gm.el("table", { id: "tree" }, gm.el("thead", {}, head), gm.el("tbody", {}))), more);
+        gm.el("div", { class: "scroll tall", tabindex: "0" }, gm.el("table", { id: "module-tree" }, gm.el("thead", {}, head), gm.el("tbody", {}))), more);
     },
-    draw: (payload, body) => fill(payload, body.querySelector("#tree")),
+    draw: (payload, body) => fill(payload, body.querySelector("#module-tree")),
   });
 })(window.gradmedic);
