@@ -7,6 +7,7 @@ variables that torch reads when it is imported.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import sys
 from collections.abc import Sequence
@@ -108,4 +109,5 @@ def _never_fail_to_print() -> None:
     """Have what a terminal's encoding lacks printed as a question mark, in place of an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            with contextlib.suppress(OSError, ValueError):  # closed, or on something that is not quite a file
+                stream.reconfigure(errors="replace")
