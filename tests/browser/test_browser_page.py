@@ -320,3 +320,13 @@ def test_the_module_tree_folds_and_marks_the_chosen_layer(shared):
     assert page.page.evaluate("document.querySelectorAll('[id]').length") == page.page.evaluate(
         "new Set([...document.querySelectorAll('[id]')].map(node => node.id)).size"
     )
+
+
+def test_a_loss_over_many_decades_has_a_logarithmic_axis_by_itself(shared):
+    kind = "document.getElementById('figure-loss').layout.yaxis.type"
+    for name, expected in (("exploding", "log"), ("healthy", "linear")):
+        page = shared(name)
+        page.choose(logLoss=None)
+        page.draw_all()
+        assert page.page.evaluate(kind) in (expected, None if expected == "linear" else expected)
+        assert page.page.evaluate("document.getElementById('log-loss').checked") == (expected == "log")

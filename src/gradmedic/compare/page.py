@@ -24,6 +24,7 @@ def render_compared_page(comparison: Comparison, a: Run, b: Run, *, lang: str = 
     from gradmedic.report.page.render import render_page
 
     page = render_page([build_payload(a), build_payload(b)], lang=lang, live=False)
+    page = page.replace("<html ", '<html data-compare="true" ', 1)  # the second run lies over the first
     head, mark, rest = page.partition(_PLACE)
     section = render_section(comparison, lang=lang)
     return f"{head}{mark}\n{section}{rest}" if mark else page.replace("</body>", f"{section}</body>", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from gradmedic.record import Run
 from gradmedic.record.arrays import Array
 from gradmedic.report.notebook.markup import BROKEN, FAINT, box, escaped, heading, name, number, severity, table
 from gradmedic.report.notebook.sparkline import sparkline
+from gradmedic.report.page.verdict import recorded_findings
 from gradmedic.report.views import Scalars, Source, scalars_of
 
 #: Optimizers, findings and problems that are shown.
@@ -21,8 +21,8 @@ _SHOWN = 6
 def run_html(run: Run) -> str:
     """Return a run as HTML.
 
-    It reads the scalars of all steps, and judges nothing: findings are those that were made while it trained
-    (`gm.diagnose(run)` judges anew).
+    It reads the scalars of all steps, and judges nothing: findings are those that were made while it trained, ranked
+    and folded (`gm.diagnose(run)` judges anew).
 
     Example:
         >>> from gradmedic.record import MemoryRecorder
@@ -73,19 +73,15 @@ def _ends(values: Array) -> str:
 
 
 def _findings(events: list[dict[str, Any]]) -> list[str]:
-    made: dict[str, Mapping[str, Any]] = {}
-    for event in events:
-        finding = event.get("finding")
-        if event.get("kind") == "finding" and isinstance(finding, Mapping):
-            made.setdefault(str(finding.get("code")), finding)
+    found = recorded_findings(events)
     lines = [
-        f"<div>{severity(str(each.get('severity', '')), str(each.get('severity', '')))} {escaped(code)} "
-        f"{escaped(str(each.get('title') or each.get('name') or '')[:200])} "
-        f'<span style="{FAINT}">step {escaped(str(each.get("step", "?"))[:20])}</span></div>'
-        for code, each in list(made.items())[:_SHOWN]
+        f"<div>{severity(each.severity, each.severity)} {escaped(each.code)} "
+        f"{escaped((each.title or each.name)[:200])} "
+        f'<span style="{FAINT}">step {each.step}</span></div>'
+        for each in found[:_SHOWN]
     ]
-    if len(made) > _SHOWN:
-        lines.append(f'<div style="{FAINT}">and {len(made) - _SHOWN} more findings</div>')
+    if len(found) > _SHOWN:
+        lines.append(f'<div style="{FAINT}">and {len(found) - _SHOWN} more findings</div>')
     return lines
 
 

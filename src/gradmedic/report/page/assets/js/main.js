@@ -28,7 +28,8 @@
     onRuns(runs) {
       const before = gm.runs.map((run) => `${run.id} ${run.name}`).join("\n");
       gm.runs = runs;
-      if (gm.state.run === null && runs.length) gm.set({ run: String(runs[0].id) });
+      const second = document.documentElement.dataset.compare === "true" ? runs[1] : undefined;
+      if (gm.state.run === null && runs.length) gm.set({ run: String(runs[0].id), other: second ? String(second.id) : "" });
       else if (before !== runs.map((run) => `${run.id} ${run.name}`).join("\n")) gm.fillTopbar();
     },
     wanted: () => gm.runs.filter((run) => run.id === String(gm.state.run) || run.id === String(gm.state.other)),

@@ -14,7 +14,7 @@
     sort: "order",
     page: 0,
     step: null, // step that distribution, ratio and flow show; null is the last
-    logLoss: false,
+    logLoss: null, // whether the loss has a logarithmic axis; null: as the loss wants it
     head: 0,
     search: "",
     version: 0, // counts what has come from the source

@@ -1,6 +1,7 @@
 "use strict";
 // The loss, where findings begin, and where steps were skipped.
 (function (gm) {
+  const DECADES = 1000; // largest loss over the smallest from which on the axis is logarithmic by itself
   const LOGGED = 12; // so many logged series are offered in the legend
 
   function traces(payload) {
@@ -21,6 +22,20 @@
     return [...out, ...gm.interventions(payload, "clip")];
   }
 
+  /** Whether the loss spans so much that a linear axis would show one stroke. */
+  function spansDecades(payload) {
+    const loss = gm.scalar(payload, "loss");
+    let low = Infinity;
+    let high = 0;
+    for (const value of loss ? loss.y : []) {
+      if (value <= 0) return false;
+      if (!Number.isFinite(value)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    return high > DECADES * low;
+  }
+
   gm.section({
     id: "loss",
     depends: ["other", "logLoss"],
@@ -30,12 +45,13 @@
       body.append(gm.el("div", { class: "controls" }, gm.field("loss.log", box)), gm.figure("loss", 300));
     },
     draw(payload, body) {
-      body.querySelector("#log-loss").checked = gm.state.logLoss;
+      const logarithmic = gm.state.logLoss === null ? spansDecades(payload) : gm.state.logLoss;
+      body.querySelector("#log-loss").checked = logarithmic;
       const node = body.querySelector(".figure");
       const title = { text: gm.t("loss.series"), standoff: 6 };
-      const yaxis = gm.state.logLoss ? gm.logAxis(gm.t("loss.series")) : gm.axis({ title });
+      const yaxis = logarithmic ? gm.logAxis(gm.t("loss.series")) : gm.axis({ title });
       const layout = { xaxis: gm.stepAxis(payload), yaxis, yaxis2: gm.edgeAxis(), ...gm.findingLines(payload) };
-      gm.chart(node, traces(payload), layout, gm.t("loss.title"), gm.state.logLoss);
+      gm.chart(node, traces(payload), layout, gm.t("loss.title"), logarithmic);
       gm.followSteps(node);
     },
   });
