@@ -224,7 +224,7 @@ def test_language(monkeypatch):
 
 
 def test_fail_on():
-    found = [types.SimpleNamespace(severity=severity) for severity in ("info", "error")]
+    found = [types.SimpleNamespace(severity=severity, folded=()) for severity in ("info", "error")]
     assert [reaches(found, bar) for bar in ("info", "warning", "error", "critical", None)] == [
         True,
         True,
