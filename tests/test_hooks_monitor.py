@@ -344,3 +344,14 @@ def test_frames_hold_no_tensor():
         assert all(type(column) is np.ndarray for column in frame.tensors.columns.values())
         assert type(frame.tensors["0.weight"].norm) is float
         assert type(frame.tensors["0.weight"].numel) is int
+
+
+def test_a_monitor_that_is_closed_can_be_paused_without_a_word_in_its_record():
+    model = torch.nn.Linear(2, 1)
+    monitor = gm.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), strict=True)
+    with monitor.paused():
+        pass
+    monitor.close()
+    with monitor.paused():
+        pass
+    assert [event["kind"] for event in monitor.run.events].count("paused") == 1

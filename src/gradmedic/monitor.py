@@ -144,7 +144,9 @@ class Monitor(Probing):
         self._watcher.stop_sampling()
         torch_hooks.detach(self._watcher)
         self._watcher.agreement.leave()
-        self._ledger.event({"kind": "paused"})  # steps that are made now are in no record, nor in its numbers
+        with self._lock:
+            if not self._closed:  # steps that are made now are in no record, nor in its numbers
+                self._ledger.event({"kind": "paused"})
         try:
             yield
         finally:

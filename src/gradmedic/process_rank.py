@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -15,7 +16,12 @@ def rank_and_world() -> tuple[int, int]:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
+    return rank_of(os.environ)
+
+
+def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return (rank, world size) as torchrun and its kin set them; (0, 1) without them."""
     try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1

@@ -9,17 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradmedic.errors import InputError
+from gradmedic.process_rank import rank_of as rank_of
 
 #: What a run folder holds; nothing else in a folder is ever removed.
 RECORD_FILES = re.compile(r"run(-.*)?\.json|(steps|tensors|modules)-.*\.arrows|events-.*\.jsonl")
-
-
-def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return (rank, world size) as torchrun and its kin set them; (0, 1) without them."""
-    try:
-        return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1
 
 
 def record_files(folder: Path) -> list[Path]:

@@ -53,7 +53,6 @@ class Distribution:
         layouts = [layout_of(parameter) for parameter in parameters]
         self.spread = any(layouts)
         self._agreement = agreement
-        self._size = len(layouts)
         self._wide = may_be_wide([parameter.dtype for parameter in parameters])
         self._meshes: dict[Any, list[int]] = {}
         for at, layout in enumerate(layouts):
