@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gradmedic.probes.host_samples import HostSamples
+
 #: At most so many coordinates of one tensor, and of all tensors together (256 KiB in fp32, which stays in the caches).
 MAX_PER_TENSOR = 4096
 MAX_TOTAL = 2**16
@@ -100,6 +102,16 @@ class CoordinateSampler:
             tensor.is_complex() or tensor.element_size() == 1 for tensor in tensors
         )
         self._last_squares: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._host = self._on_host(tensors) if not self._odd and HostSamples.able(tensors) else None
+
+    def _on_host(self, tensors: Sequence[torch.Tensor]) -> HostSamples:
+        order = [*self._whole, *self._parts]
+        starts = np.zeros(len(tensors), dtype=np.int64)
+        starts[order] = np.cumsum(self._counts[order]) - self._counts[order]
+        strides = np.array([(each.offset, each.step, each.count) for each in self._strides], dtype=np.int64)
+        wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+        numels = [tensor.numel() for tensor in tensors]
+        return HostSamples(numels, strides.reshape(-1, 3).T, starts, wide=wide)
 
     def matches(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sampler was made for tensors of these shapes."""
@@ -107,7 +119,9 @@ class CoordinateSampler:
 
     @torch.no_grad()
     def views(self, tensors: Sequence[torch.Tensor]) -> Views:
-        """Return views with which the same tensors can be read several times."""
+        """Return views with which the same tensors can be read several times; none where they are read without."""
+        if self._host is not None:
+            return Views([], [])
         strided = self._strided(tensors)
         # A tensor with gaps in memory was copied; its address never fits, and it is read anew each time.
         starts = [geometry[3] * view.element_size() for geometry, view in zip(self._geometry, strided, strict=True)]
@@ -131,6 +145,8 @@ class CoordinateSampler:
             tensors: those that the sampler was made for, or their gradients.
             views: what `views` returned for them; made anew where a tensor's memory has been exchanged since.
         """
+        if self._host is not None and (values := self._host.read(tensors, self._piece)) is not None:
+            return values
         plain = [tensor for tensor in tensors if tensor is not None and tensor.layout == torch.strided]
         everything = len(plain) == len(tensors)
         if everything:
@@ -151,6 +167,10 @@ class CoordinateSampler:
 
         The norm is an estimate from the sample, exact where the whole tensor was read.
         """
+        if self._host is not None and self._host.fits(before, after):
+            sums = self._host.compare(before, after)
+            with np.errstate(all="ignore"):  # no elements: nothing of nothing is unchanged
+                return torch.from_numpy(np.sqrt(sums[0] * self._factors)), torch.from_numpy(sums[1] / self._counts)
         if after.device.type == "cpu":
             return self._compare_on_host(before.numpy(), after.numpy())
         change = after.double() - before.double()
@@ -169,6 +189,10 @@ class CoordinateSampler:
 
     def cosine(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Return the cosine between two samples, float64 [N]; NaN where one of them is zero."""
+        if self._host is not None and self._host.fits(one, other):
+            _, _, dot, squares_of_one, squares_of_other = self._host.compare(one, other)
+            with np.errstate(all="ignore"):
+                return torch.from_numpy(dot / (np.sqrt(squares_of_one) * np.sqrt(squares_of_other)))
         wide, known = one.double(), self._last_squares
         squares = self._sum(wide * wide)
         others = known[1] if known is not None and known[0] is other else self._sum(other.double().square())
@@ -180,6 +204,9 @@ class CoordinateSampler:
 
         Estimates for the whole tensors, from the share of their elements that is sampled.
         """
+        if self._host is not None and self._host.fits(one, other):
+            dot, squares_of_one, squares_of_other = self._host.compare(one, other)[2:] * self._factors
+            return torch.from_numpy(dot), torch.from_numpy(squares_of_one), torch.from_numpy(squares_of_other)
         wide, former = one.double(), other.double()
         factors = torch.from_numpy(self._factors).to(wide.device)
         return (

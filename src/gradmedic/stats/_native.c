@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "_native_kernel.h"
+#include "_native_samples.h"
 
 /* Elements of an item of work, and of the work that is worth another thread: on a busy machine, a thread may have to
  * wait for its first turn, and the call for the thread. */
@@ -291,11 +292,80 @@ end:
     return result;
 }
 
+/* gather(tensors, questions, geometry, out, wide): `geometry` is int64 [5, N]: number of elements, then Stride. */
+static PyObject *gather(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *questions, *ask[QUESTIONS];
+    unsigned long long geometry_address, out_address;
+    int wide;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOKKi", &tensors, &questions, &geometry_address, &out_address, &wide))
+        return NULL;
+    if (!PyList_Check(tensors) || !PyTuple_Check(questions) || PyTuple_Size(questions) != QUESTIONS) {
+        PyErr_SetString(PyExc_TypeError, "gather() takes a list of tensors and the tuple of questions");
+        return NULL;
+    }
+    for (int i = 0; i < QUESTIONS; i++)
+        ask[i] = PyTuple_GetItem(questions, i);
+    const Py_ssize_t n = PyList_Size(tensors);
+    const int64_t *geometry = (const int64_t *)(uintptr_t)geometry_address;
+    void *out = (void *)(uintptr_t)out_address;
+    PyObject *left = PyList_New(0);
+    for (Py_ssize_t i = 0; left && i < n; i++) {
+        const Stride stride = {geometry[n + i], geometry[2 * n + i], geometry[3 * n + i], geometry[4 * n + i]};
+        uintptr_t address = 0;
+        int64_t numel = 0;
+        const unsigned char kind = describe(PyList_GetItem(tensors, i), ask, &address, &numel);
+        PyErr_Clear(); /* a tensor that cannot answer is skipped */
+        if (kind != SKIP && numel == geometry[i]) {
+            gather_one((const char *)address, kind, &stride, out, wide);
+            continue;
+        }
+        PyObject *at = PyLong_FromSsize_t(i);
+        if (!at || PyList_Append(left, at) != 0)
+            Py_CLEAR(left);
+        Py_XDECREF(at);
+    }
+    return left;
+}
+
+/* compare(one, other, wide, geometry, n, out): writes float64 [5, N] at `out`, from two readings of `gather`. */
+static PyObject *compare(PyObject *self, PyObject *args)
+{
+    unsigned long long one, other, geometry_address, out_address;
+    int wide;
+    long long n;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKiKLK", &one, &other, &wide, &geometry_address, &n, &out_address))
+        return NULL;
+    const int64_t *geometry = (const int64_t *)(uintptr_t)geometry_address;
+    double *out = (double *)(uintptr_t)out_address, sums[SEGMENT_SUMS];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t count = geometry[3 * n + i], start = geometry[4 * n + i];
+        if (wide)
+            compare_fp64((const double *)(uintptr_t)one + start, (const double *)(uintptr_t)other + start, count, sums);
+        else
+            compare_fp32((const float *)(uintptr_t)one + start, (const float *)(uintptr_t)other + start, count, sums);
+        for (int row = 0; row < SEGMENT_SUMS; row++)
+            out[row * n + i] = sums[row];
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"measure", measure, METH_VARARGS,
      "measure(tensors, questions, moments, counts, histogram, n_threads) -> list of skipped positions\n\n"
      "Writes column-wise into float64 [6, N] and int64 [4, N] at the addresses `moments` and `counts`, and adds to\n"
      "int64 [N, 64] at `histogram` where that is not 0. Rows of skipped tensors are not touched."},
+    {"gather", gather, METH_VARARGS,
+     "gather(tensors, questions, geometry, out, wide) -> list of skipped positions\n\n"
+     "Writes sampled coordinates as float32, or as float64 where `wide`, at the address `out`. `geometry` is the\n"
+     "address of int64 [5, N]: elements of the tensor, offset, step, count, and place in the output. A tensor with\n"
+     "another number of elements than expected is skipped."},
+    {"compare", compare, METH_VARARGS,
+     "compare(one, other, wide, geometry, n, out)\n\n"
+     "Writes float64 [5, N] at `out`, for each tensor's coordinates in two readings: sum of squared differences,\n"
+     "number of equal ones, dot product, sum of squares of the one and of the other."},
     {NULL, NULL, 0, NULL},
 };
 

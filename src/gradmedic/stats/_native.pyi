@@ -11,3 +11,12 @@ def measure(
     n_threads: int,
     /,
 ) -> list[int]: ...
+def gather(
+    tensors: list[Any],
+    questions: tuple[Any, ...],
+    geometry: int,
+    out: int,
+    wide: int,
+    /,
+) -> list[int]: ...
+def compare(one: int, other: int, wide: int, geometry: int, n: int, out: int, /) -> None: ...

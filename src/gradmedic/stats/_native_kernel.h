@@ -151,25 +151,33 @@ CLONES static void count_bins(unsigned char *bins, ptrdiff_t n, int64_t zeros, i
 #define NAME(x) x##_fp32
 #include "_native_block.h"
 
+__attribute__((always_inline)) static inline void widen_one_bf16(uint16_t from, float *to)
+{
+    const uint32_t u = (uint32_t)from << 16;
+    memcpy(to, &u, sizeof u);
+}
+
+__attribute__((always_inline)) static inline void widen_one_fp16(uint16_t from, float *to)
+{
+    const uint32_t h = from, sign = (h & 0x8000u) << 16, field = h & 0x7c00u, digits = h & 0x7fffu;
+    const float small = (float)(int32_t)(h & 0x03ffu) * 0x1p-24f; /* denormal in fp16, normal in fp32 */
+    uint32_t denormal;
+    memcpy(&denormal, &small, sizeof denormal);
+    const uint32_t normal = (digits << 13) + ((field == 0x7c00u ? 224u : 112u) << 23);
+    const uint32_t u = sign | (field == 0 ? denormal : normal);
+    memcpy(to, &u, sizeof u);
+}
+
 CLONES static void widen_bf16(const uint16_t *from, ptrdiff_t n, float *to)
 {
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const uint32_t u = (uint32_t)from[i] << 16;
-        memcpy(to + i, &u, sizeof u);
-    }
+    for (ptrdiff_t i = 0; i < n; i++)
+        widen_one_bf16(from[i], to + i);
 }
 
 CLONES static void widen_fp16(const uint16_t *from, ptrdiff_t n, float *to)
 {
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const uint32_t h = from[i], sign = (h & 0x8000u) << 16, field = h & 0x7c00u, digits = h & 0x7fffu;
-        const float small = (float)(int32_t)(h & 0x03ffu) * 0x1p-24f; /* denormal in fp16, normal in fp32 */
-        uint32_t denormal;
-        memcpy(&denormal, &small, sizeof denormal);
-        const uint32_t normal = (digits << 13) + ((field == 0x7c00u ? 224u : 112u) << 23);
-        const uint32_t u = sign | (field == 0 ? denormal : normal);
-        memcpy(to + i, &u, sizeof u);
-    }
+    for (ptrdiff_t i = 0; i < n; i++)
+        widen_one_fp16(from[i], to + i);
 }
 
 /* Ask for the bytes of the block to come. The hardware's own prefetcher starts anew at every page, and a block is a

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,6 +55,36 @@ def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]
     address = 0 if bins is None else bins.data_ptr()
     left = _native.measure(tensors, _QUESTIONS, moments.data_ptr(), counts.data_ptr(), address, _threads())
     return StatsTable(moments, counts, bins), left
+
+
+def samples_available() -> bool:
+    """Return whether the compiled extension can read and compare sampled coordinates."""
+    return _native is not None and hasattr(_native, "gather")
+
+
+def gather(tensors: list[Any], geometry: npt.NDArray[np.int64], values: Tensor) -> list[int]:
+    """Read sampled coordinates into `values`, float32 or float64 on the CPU; returns the positions that were left out.
+
+    Args:
+        tensors: N tensors; None, and whatever `measure` would leave out, is left out.
+        geometry: int64 [5, N], contiguous: elements of the tensor, offset, step, count, and place among the values.
+        values: where they go; long enough for every place and count.
+    """
+    wide = values.dtype == torch.float64
+    return _native.gather(tensors, _QUESTIONS, geometry.ctypes.data, values.data_ptr(), wide)
+
+
+def compare(one: Tensor, other: Tensor, geometry: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return float64 [5, N]: squared differences, equal values, dot product, squares of `one` and of `other`.
+
+    Args:
+        one, other: two readings of `gather`, of one type.
+        geometry: that of the readings.
+    """
+    sums = np.empty((5, geometry.shape[1]))
+    wide = one.dtype == torch.float64
+    _native.compare(one.data_ptr(), other.data_ptr(), wide, geometry.ctypes.data, geometry.shape[1], sums.ctypes.data)
+    return sums
 
 
 def readable(tensor: Tensor) -> Tensor | None:
