@@ -1,13 +1,14 @@
 # make demo   trains a small transformer, sick and then treated, and shows the check-up
 # make test   lint, types, tests
-# Both need python3 (>= 3.10) and make only: they build .venv and install what the project names.
+# make docs   builds the documentation into build/docs
+# All need python3 (>= 3.10) and make only: they build .venv and install what the project names.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check bench clean
+.PHONY: demo test lint types check docs reference bench clean
 
 demo: $(STAMP)
 	$(BIN)/gradmedic demo
@@ -28,6 +29,14 @@ BROWSER := $(or $(GRADMEDIC_CHROMIUM),$(shell command -v chromium || command -v 
 check: $(STAMP)
 	$(if $(BROWSER),,@echo "no Chromium found: tests/browser is left out")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(if $(BROWSER),,--ignore=tests/browser)
+
+docs: reference
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs
+	@echo "build/docs/index.html"
+
+# Pages that are written from the code.
+reference: $(STAMP)
+	$(BIN)/python docs/make_reference.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/stats.py

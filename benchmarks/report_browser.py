@@ -2,9 +2,10 @@
 
     python -m benchmarks.report_browser [--runs FOLDER] [--repeat N]
 
-Uses the runs of benchmarks/report.py (made when they are not there yet). Two figures for each action: wall time, from
-the change of the control to the second frame after it, and the processor time of the page's thread, which other load
-on the machine changes less. Chromium is found as the tests find it (GRADMEDIC_CHROMIUM, chromium, google-chrome).
+Uses the runs of benchmarks/report.py (made when they are not there yet). For each action: wall time, from the change of
+the control to the second frame after it; the processor time of the page's thread, which other load on the machine
+changes less; and what no load changes, how many figures were drawn and how many points they have. Chromium is found as
+the tests find it (GRADMEDIC_CHROMIUM, chromium, google-chrome).
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ ACTIONS = (
     ("loss", "logarithmic", "{logLoss: N % 2 === 1}"),
 )
 CHANGE = """async () => {
+    gradmedic.drawn = { figures: [], points: 0 };
     const began = performance.now();
     gradmedic.set(%s);
     await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
     const answered = performance.now() - began;
     while (document.body.dataset.settled !== 'true') await new Promise(resolve => setTimeout(resolve, 5));
-    return answered;
+    return [answered, gradmedic.drawn.figures.length, gradmedic.drawn.points];
 }"""
+OPENED = "[gradmedic.drawn.figures.length, gradmedic.drawn.points]"
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 
@@ -58,7 +61,7 @@ def chromium():
 
 
 def measure(browser, address, repeat):
-    """Yield (action, median wall milliseconds, median processor milliseconds)."""
+    """Yield (action, median wall milliseconds, median processor milliseconds, figures, points)."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -71,16 +74,17 @@ def measure(browser, address, repeat):
     began = time.perf_counter()
     page.goto(address)
     page.wait_for_selector("body[data-settled=true]")
-    yield "open the page", 1000 * (time.perf_counter() - began), 1000 * processor()
+    yield "open the page", 1000 * (time.perf_counter() - began), 1000 * processor(), *page.evaluate(OPENED)
     for section, what, change in ACTIONS:
         page.evaluate(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
         page.wait_for_timeout(600)
         walls, cores = [], []
         for at in range(1, repeat + 1):
             before = processor()
-            walls.append(page.evaluate(CHANGE % change.replace("N", str(at))))
+            wall, figures, points = page.evaluate(CHANGE % change.replace("N", str(at)))
+            walls.append(wall)
             cores.append(1000 * (processor() - before))
-        yield f"{section}: {what}", statistics.median(walls), statistics.median(cores)
+        yield f"{section}: {what}", statistics.median(walls), statistics.median(cores), figures, points
     page.close()
 
 
@@ -100,8 +104,9 @@ def main():
             print(
                 f"{name}: {file.stat().st_size / 1e6:.1f} MB, Chromium {browser.version}, load {os.getloadavg()[0]:.1f}"
             )
-            for action, wall, core in measure(browser, file.as_uri(), args.repeat):
-                print(f"  {action:<32} {wall:7.0f} ms  processor {core:6.0f} ms")
+            for action, wall, core, figures, points in measure(browser, file.as_uri(), args.repeat):
+                drawn = f"{figures} figures, {points:,} points"
+                print(f"  {action:<32} {wall:7.0f} ms  processor {core:6.0f} ms  {drawn}")
         browser.close()
 
 

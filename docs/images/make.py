@@ -6,6 +6,7 @@ Run from the project's root: `.venv/bin/python docs/images/make.py`.
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from gradmedic.diagnosis import diagnose
 from gradmedic.record import open_run
 from gradmedic.report.text import render_checkup
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SCRIPT = HERE.parent.parent / "examples" / "nan_row.py"
 NAMES = {"en": "checkup.svg", "zh": "checkup.zh.svg"}
 
@@ -26,7 +27,8 @@ NAMES = {"en": "checkup.svg", "zh": "checkup.zh.svg"}
 def main() -> None:
     """Record one run and draw it in each language."""
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "nan_row"
+        os.chdir(folder)
+        record = Path("runs") / "exp1"
         command = [sys.executable, "-m", "gradmedic", "run", "--quiet", "--record", str(record), str(SCRIPT)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         run = open_run(record)
@@ -35,6 +37,7 @@ def main() -> None:
             console.print("[bold]$[/bold] gradmedic run examples/nan_row.py")
             render_checkup(run, diagnose(run, lang=lang), lang=lang, console=console)
             (HERE / name).write_text(_plain(console.export_svg(title="gradmedic")), encoding="utf-8")
+        os.chdir(HERE)
 
 
 def _plain(svg: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradmedic import guard as guard
     from gradmedic import init as init
     from gradmedic import plot as plot
+    from gradmedic import sinks as sinks
     from gradmedic import stats as stats
     from gradmedic import testing as testing
     from gradmedic.clip.drop_in import clip_grad_norm_ as clip_grad_norm_
@@ -56,6 +57,7 @@ __all__ = [
     "open_run",
     "plot",
     "residual_scale",
+    "sinks",
     "stats",
     "testing",
     "watch",
@@ -74,7 +76,7 @@ _WHERE = {
     "residual_scale": "gradmedic.init.residual",
     "watch": "gradmedic.watching",
 }
-_MODULES = ("clip", "guard", "init", "plot", "stats", "testing")
+_MODULES = ("clip", "guard", "init", "plot", "sinks", "stats", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from gradmedic.clip.spec import describe_tensors
 from gradmedic.errors import InputError
 from gradmedic.holdings import held_by
 from gradmedic.names import walk_modules
+from gradmedic.probes.rank_groups import RankGroups, groups_of
 from gradmedic.record.budget import parse_budget
 from gradmedic.roster import Roster
 from gradmedic.schedule import every as make_schedule
@@ -225,6 +226,21 @@ def check_transform(transform: Any, optimizers: Mapping[str, Any] | None, roster
     if len(given) > 1 and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in held):
         admit_in_backward(chosen)
     return chosen
+
+
+def check_groups(groups: Any, roster: Roster) -> RankGroups | None:
+    """Return what the user says of tensors whose likes lie on other ranks, once it is known to fit the models.
+
+    Raises:
+        InputError: it is no mapping of patterns to process groups, this rank is not in one, a pattern matches nothing,
+            or two of them claim one tensor.
+    """
+    if groups is None and (groups := groups_of(roster.models)) is None:
+        return None
+    declared = RankGroups(groups)
+    held = [(entry.name, p) for entry in roster.parameters if (p := entry.reference()) is not None and not is_lazy(p)]
+    declared.check(describe_tensors([p for _, p in held], [name for name, _ in held], roster.models))
+    return declared
 
 
 def check_record(record: Any) -> None:

@@ -20,6 +20,7 @@ from gradmedic.frame import Frame
 from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.optimizer import OptimizerProbe, StepOptions
 from gradmedic.probes.pending import resolve
+from gradmedic.probes.rank_groups import RankGroups
 from gradmedic.probes.treatment import Treatment
 from gradmedic.roster import Roster
 from gradmedic.settings import StoppedByGuard
@@ -39,6 +40,7 @@ class Clipper:
             without a host synchronisation on a device.
         backend: "auto", "native", "torch" or "reference": who measures. "torch" takes the path of a device: nothing is
             read back before the frame is asked for.
+        groups: mapping pattern -> process group, as for `gm.watch`.
 
     Raises:
         InputError: a pattern matches nothing, the transform does not fit the optimizer, or there is nothing to train.
@@ -62,6 +64,7 @@ class Clipper:
         *,
         optimizer: Any = None,
         backend: str = "auto",
+        groups: Mapping[str, Any] | None = None,
     ) -> None:
         self._backend = check_backend(backend)
         self._transform = as_transform(transform, "transform")
@@ -77,10 +80,15 @@ class Clipper:
                 "one that steps these parameters"
             )
         self._holder = holder
-        self._probe = OptimizerProbe(holder, "parameters", self._roster, GradientReader(self._backend), self._backend)
-        self._treatment = Treatment(self._transform, self._roster, self._backend)
+        declared = None if groups is None else RankGroups(groups)
+        reader = GradientReader(self._backend, declared)
+        self._probe = OptimizerProbe(holder, "parameters", self._roster, reader, self._backend)
+        self._treatment = Treatment(self._transform, self._roster, self._backend, reader.agreement)
         parameters = self._probe.parameters(holder)
-        check_patterns(self._transform, describe_tensors(parameters, self._probe.names, self._roster.models))
+        spec = describe_tensors(parameters, self._probe.names, self._roster.models)
+        check_patterns(self._transform, spec)
+        if declared is not None:
+            declared.check(spec)
         self._treatment.prepare(self._probe, self._optimizer())
         self._hooks: list[Any] = []
         self._flagged: FlaggedSkip | None = None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS, SAMPLED_COLUMNS
+from gradmedic.types import COUNT_COLUMNS, LOCAL_COLUMNS, MOMENT_COLUMNS, SAMPLED_COLUMNS
 
 Array = npt.NDArray[Any]
 
@@ -32,8 +32,9 @@ TENSOR_COLUMNS: tuple[str, ...] = (
     *SAMPLED_COLUMNS,
     "clip_scale",
     "status",
+    *LOCAL_COLUMNS,
 )
-INTEGER_COLUMNS: frozenset[str] = frozenset({*COUNT_COLUMNS, "status"})
+INTEGER_COLUMNS: frozenset[str] = frozenset({*COUNT_COLUMNS, "status", "local_nonfinite"})
 
 
 class Row(Mapping[str, Any]):

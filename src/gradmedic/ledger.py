@@ -5,6 +5,7 @@ The last frame is held back until the next one comes, so that what the user logs
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,16 +17,15 @@ import torch
 from gradmedic.diagnosis import Engine, Finding
 from gradmedic.frame import Frame
 from gradmedic.isolation import Isolation, part
-from gradmedic.names import unique
 from gradmedic.origins import origin_from_gradients
 from gradmedic.probes.pending import Parcel, PendingFrame
-from gradmedic.process_rank import rank_and_world
+from gradmedic.process_rank import is_restart, rank_and_world
 from gradmedic.record import MemoryRecorder, Recorder, Run
 from gradmedic.roster import Roster
 from gradmedic.run_meta import describe_run
 from gradmedic.schedule import Escalation
 from gradmedic.settings import Settings
-from gradmedic.types import Sink
+from gradmedic.sinks.feed import SinkFeed, SinkTrouble
 
 _BACKLOG = 64
 _SERIOUS = ("error", "critical")
@@ -82,9 +82,9 @@ class Ledger:
         self._roster = roster
         self._schedule = schedule
         self._on_device = settings.backend == "torch"
-        self._sinks: dict[str, Sink] = {}
-        for sink in settings.sinks:
-            self._sinks[unique(f"sink {type(sink).__name__}", self._sinks)] = sink
+        self._sinks = SinkFeed(
+            settings.sinks, self.isolation, lambda event: self.event(event), record=settings.record, lang=settings.lang
+        )
         self._recorder: Recording | None = None
         self._backlog: list[PendingFrame] = []
         self._held: list[_Held] = []
@@ -106,14 +106,15 @@ class Ledger:
             if asked.record is None:
                 self._recorder = MemoryRecorder(meta=meta, budget=asked.budget, rank=rank)
             else:
+                again = is_restart(os.environ)
                 self._recorder = Recorder(
                     asked.record,
                     meta=meta,
                     rank=rank,
                     world=world,
                     budget=asked.budget,
-                    overwrite=asked.overwrite,
-                    join=asked.join,
+                    overwrite=asked.overwrite and not again,
+                    join=asked.join or again,
                 )
         return self._recorder
 
@@ -180,14 +181,16 @@ class Ledger:
     def forget_parent(self) -> None:
         """In a forked child: what the parent had not handed on yet is the parent's."""
         self._held, self._backlog = [], []
+        self._sinks.forget_parent()
 
     def _finish(self, reason: str, before: Callable[[], None]) -> None:
         before()
         self._end()
-        if self._recorder is not None:
-            self._recorder.close(reason)
-        for name, sink in self._sinks.items():
-            self._to_sink(name, sink.close)
+        try:
+            self._close_sinks()
+        finally:  # whoever interrupts the wait for a slow sink
+            if self._recorder is not None:
+                self._recorder.close(reason)
 
     @part("end")
     def _end(self) -> None:
@@ -231,9 +234,8 @@ class Ledger:
             self.recorder.dump_flight()
         self._judge(frame)
         self._held.append(_Held(frame, keep or self._schedule.escalated(frame.step)))
-        for name, sink in self._sinks.items():
-            if name not in self.isolation.off:
-                self._to_sink(name, sink.emit, frame)
+        if self._sinks:
+            self._sinks.made(frame)
 
     @part("origin")
     def _tell_origin(self, frame: Frame) -> None:
@@ -263,20 +265,21 @@ class Ledger:
         if finding.code == "GM412":
             say(str(finding.message))
         self._call_back(finding)
-        for name, sink in self._sinks.items():
-            if name not in self.isolation.off:
-                self._to_sink(name, sink.emit_finding, finding)
+        if self._sinks:
+            self._sinks.found(finding)
 
     @part("on_finding")
     def _call_back(self, finding: Finding) -> None:
         if self._settings.on_finding is not None:
             self._settings.on_finding(finding)
 
-    def _to_sink(self, name: str, method: Callable[..., None], *args: Any) -> None:
-        try:
-            method(*args)
-        except Exception as error:
-            self.isolation.failed(name, error)
+    @part("sinks")
+    def _close_sinks(self) -> None:
+        """Close them once the record is written, which may take long, but while it can say what they did not get."""
+        if self._sinks:
+            if self._recorder is not None:
+                self._recorder.flush()
+            self._sinks.close()
 
     def release(self) -> None:
         """Hand the last frames to the recorder: nothing can be logged for them any more."""
@@ -289,11 +292,17 @@ class Ledger:
                 waiting.append(held)
             else:
                 recorder.put(held.frame, keep=held.keep)
+                if self._sinks:
+                    self._sinks.final(held.frame)
         self._held = waiting
 
     def _report(self, part: str, error: Exception) -> None:
-        message = f"{type(error).__name__}: {error}"
-        say(f"own error in {part!r}, which is switched off; training goes on ({message})")
+        if isinstance(error, SinkTrouble):
+            message = str(error)
+            say(message)
+        else:
+            message = f"{type(error).__name__}: {error}"
+            say(f"own error in {part!r}, which is switched off; training goes on ({message})")
         if self._recorder is not None:
             self._recorder.event({"kind": "error", "part": part, "message": message})
 

@@ -32,6 +32,7 @@ from gradmedic.roster import Roster
 from gradmedic.schedule import Escalation
 from gradmedic.schedule import every as make_schedule
 from gradmedic.settings import Settings, StepLimit, StoppedByGuard
+from gradmedic.shown_as_html import ShownAsHtml
 from gradmedic.stats import native_available
 
 _HISTOGRAM_EVERY = 50
@@ -45,7 +46,7 @@ class Overhead(NamedTuple):
     host_syncs: int
 
 
-class Monitor(Probing):
+class Monitor(Probing, ShownAsHtml):
     """Watches training until it is closed; made by `gm.watch`.
 
     A context manager. All its attributes may be read at any time; numbers that still lie on a device are copied when
@@ -66,6 +67,7 @@ class Monitor(Probing):
             modules=settings.modules,
             modules_every=settings.modules_every,
             triggered=schedule.recent,
+            groups=settings.groups,
             **({} if callable(settings.every) else {"shared": schedule.base}),  # a callable may differ between ranks
         )
         self._ledger = Ledger(settings, roster, schedule)
@@ -143,7 +145,7 @@ class Monitor(Probing):
         self._watcher.stop_flow()
         self._watcher.stop_sampling()
         torch_hooks.detach(self._watcher)
-        self._watcher.agreement.leave()
+        self._watcher.agreement.leave(for_good=False)
         with self._lock:
             if not self._closed:  # steps that are made now are in no record, nor in its numbers
                 self._ledger.event({"kind": "paused"})

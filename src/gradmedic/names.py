@@ -24,6 +24,16 @@ _WRAPPER_ATTRIBUTES: dict[str, str] = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
 
+#: Attributes of other libraries' classes under which parameters lie that have better names: Keras keeps its own path
+#: ("dense/kernel") as the key below `_torch_params`, Fabric wraps the user's model.
+_HIDDEN_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "keras.": ("_functional", "_torch_params"),
+    "lightning.": ("_forward_module",),
+    "lightning_fabric.": ("_forward_module",),
+}
+#: The same model once more.
+_SECOND_NAMES: dict[str, str] = {"_FabricModule": "_original_module"}
+
 _MAX_NAMES = 8
 
 
@@ -43,6 +53,19 @@ def is_wrapper_attribute(module: nn.Module, attribute: str) -> bool:
     return any(
         _WRAPPER_ATTRIBUTES.get(base.__name__) == attribute and base.__module__.startswith("torch.")
         for base in type(module).__mro__
+    )
+
+
+def _is_hidden(module: nn.Module, attribute: str) -> bool:
+    """Whether an attribute is left out of names."""
+    if is_wrapper_attribute(module, attribute):
+        return True
+    if not attribute.startswith("_"):  # as nearly every name of a user
+        return False
+    return any(
+        attribute in hidden and base.__module__.startswith(library)
+        for base in type(module).__mro__
+        for library, hidden in _HIDDEN_ATTRIBUTES.items()
     )
 
 
@@ -84,9 +107,9 @@ def walk_modules(root: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Mo
         stack.append((name, module, True))
         yield name, module
         children = [
-            (name if is_wrapper_attribute(module, attribute) else join(name, attribute), child, False)
+            (name if _is_hidden(module, attribute) else join(name, attribute), child, False)
             for attribute, child in module._modules.items()
-            if child is not None
+            if child is not None and _SECOND_NAMES.get(type(module).__name__) != attribute
         ]
         stack.extend(reversed(children))
 

@@ -23,7 +23,7 @@ def origin_from_gradients(frame: Frame, order: Mapping[str, int | None], *, shar
         frame: the step, with its table.
         order: place of each tensor in forward order, None where unknown.
         shared: whether other ranks have added to these gradients: what is finite here up to the loss may then have come
-            from one of them.
+            from one of them, unless this rank's own gradients were measured and are not.
     """
     table = frame.tensors
     if not len(table):
@@ -33,10 +33,12 @@ def origin_from_gradients(frame: Frame, order: Mapping[str, int | None], *, shar
     nans, infs = np.nan_to_num(table.column("nan_count")), np.nan_to_num(table.column("inf_count"))
     if "weight_norm" in table.columns and sick:
         return _event("parameter", sick[:_MAX_NAMES], nans.sum(), infs.sum(), "the weights themselves are not finite")
-    spoilt = [name for name, count in zip(table.names, nans + infs, strict=True) if count > 0]
+    own = np.nan_to_num(table.column("local_nonfinite"))
+    lost = own if own.any() else nans + infs
+    spoilt = [name for name, count in zip(table.names, lost, strict=True) if count > 0]
     spoilt.sort(key=lambda name: _place(order.get(name)))
     kind = "backward" if frame.loss is not None and math.isfinite(frame.loss) else "unknown"
-    if shared and kind == "backward":
+    if shared and kind == "backward" and not own.any():
         kind = "elsewhere"
     clean = len(table) - len(spoilt)
     detail = f"{len(spoilt)} gradients are not finite, {clean} are"

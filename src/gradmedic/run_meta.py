@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradmedic.names import walk_modules
-from gradmedic.process_rank import rank_and_world
+from gradmedic.process_rank import job_of, rank_and_world
 from gradmedic.torch_hooks import cuda_in_use
 
 _MAX_MODULES = 5000
@@ -43,6 +43,7 @@ def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -
         "threads": torch.get_num_threads(),
         "rank": rank,
         "world": world,
+        "job": job_of(os.environ),
         "distributed": _backend(),
         "cuda": [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())] if cuda_in_use() else [],
         "settings": dict(settings),

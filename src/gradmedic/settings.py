@@ -53,6 +53,7 @@ class Settings:
     join: bool = False
     overwrite: bool = False
     namespace: Callable[[], Mapping[str, Any]] | None = None
+    groups: Any = None
 
     def describe(self) -> dict[str, Any]:
         """Return what the record says of them, JSON-ready."""

@@ -91,6 +91,12 @@ class Listener:
     def after_scaler_update(self, scaler: Any, scale: torch.Tensor, tracker: torch.Tensor) -> None:
         """`GradScaler.update` has ended; what scale and growth tracker were before."""
 
+    def gradients_put_aside(self) -> None:
+        """A trainer has added the gradients to its own sum, and will erase them: they belong to the step to come."""
+
+    def loss_is(self, loss: torch.Tensor) -> None:
+        """A trainer says what the loss of the step under way is."""
+
     def failed(self, part: str, error: Exception) -> None:
         """A callback has raised; called in its stead. May raise in strict mode."""
         raise error
@@ -138,6 +144,17 @@ def passive() -> bool:
     if torch.compiler.is_compiling() or is_muted():
         return True
     return cuda_in_use() and torch.cuda.is_current_stream_capturing()
+
+
+def tell(method: str, *args: Any) -> None:
+    """Let listeners hear what a trainer without torch's optimizers does; `method` is one of `Listener`."""
+    if _listeners and not passive():
+        _tell(method, *args)
+
+
+def announce_step(optimizer: Any) -> None:
+    """Let listeners hear that something that has `param_groups` is about to step."""
+    _on_before_step(optimizer, (optimizer,), {})
 
 
 def announce_clip_norm(parameters: Sequence[torch.Tensor]) -> None:

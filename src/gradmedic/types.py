@@ -22,6 +22,8 @@ MOMENT_COLUMNS: tuple[str, ...] = ("norm", "max_abs", "min_abs", "mean", "std", 
 COUNT_COLUMNS: tuple[str, ...] = ("numel", "zero_count", "nan_count", "inf_count")
 #: Statistics from sampled coordinates, and the exact weight norm; NaN where not measured.
 SAMPLED_COLUMNS: tuple[str, ...] = ("update_norm", "unchanged_frac", "cosine_prev", "weight_norm")
+#: Of this rank's own gradient, before the reduction over ranks: of its finite elements, and how many are not.
+LOCAL_COLUMNS: tuple[str, ...] = ("local_norm", "local_nonfinite")
 HISTOGRAM_BINS = 64
 #: Exponent of the lower edge of bin 0: bin k counts 2^(k-48) <= |g| < 2^(k-47).
 HISTOGRAM_FIRST_EXPONENT = -48

@@ -11,6 +11,7 @@ from torch import nn
 
 from gradmedic.checks import (
     check_callables,
+    check_groups,
     check_limits,
     check_modules,
     check_optimizers,
@@ -49,6 +50,7 @@ def watch(
     rules: Any = "default",
     budget: str | int = "256MB",
     on_finding: Callable[[Finding], None] | None = None,
+    groups: Mapping[str, Any] | None = None,
     backend: str = "auto",
     strict: bool = False,
 ) -> Monitor:
@@ -75,10 +77,16 @@ def watch(
             factor of each step is in the frame's `logged`, as `flow.<module>`.
         limits: your own alarm: a pre-clip norm for the whole model, or a mapping pattern -> norm; exceeding it is
             finding GM412, said on stderr at once.
-        sinks: objects with `emit(frame)`, `emit_finding(finding)`, `close()`.
+        sinks: where live numbers also go: `gm.sinks.*`, or objects of yours with `emit(frame)`,
+            `emit_finding(finding)`, `close()`. Each works in a thread of its own, on rank 0, behind a bounded queue;
+            one with `direct = True` is called in the training thread, on every rank, at the end of each step.
         rules: "default", or a sequence of codes and rule objects.
         budget: bound on the run folder's size, e.g. "256MB".
         on_finding: called with each finding as soon as it is made.
+        groups: mapping pattern -> process group, for pipeline stages and experts: tensors whose likes lie on the other
+            ranks of the group, so that the model's norm is of all of them. A device mesh or a list of groups is joined
+            over one after the other; None means a copy of what another rank counts (a tied weight on two stages). Give
+            the same patterns in the same order on every rank.
         backend: "auto", "native", "torch" or "reference".
         strict: raise gradmedic's own errors instead of isolating them (for tests).
 
@@ -108,6 +116,7 @@ def watch(
     check_limits(limits, roster.models, roster)
     modules = check_modules(modules, roster.models)
     transform = check_transform(transform, optimizers, roster)
+    declared = check_groups(groups, roster)
     places = check_flow(flow, roster.models) if flow else None
     monitor = Monitor(
         roster,
@@ -126,6 +135,7 @@ def watch(
             on_finding,
             backend,
             strict,
+            groups=declared,
         ),
     )
     for each in roster.models.values():
@@ -152,11 +162,12 @@ def watch_process(
     lazy: bool = True,
     overwrite: bool = False,
     strict: bool = False,
+    sinks: Sequence[Sink] = (),
 ) -> Monitor:
     """Watch every optimizer of this process, for `gradmedic run`: models are found when they are trained.
 
     Args:
-        record, every, transform, limits, budget, on_finding, strict: as for `watch`.
+        record, every, transform, limits, budget, on_finding, strict, sinks: as for `watch`.
         modules: as for `watch`.
         stop_after: raise `StepLimit` (a SystemExit with code 0) after so many optimizer steps.
         lang: language of findings, "en" or "zh".
@@ -173,7 +184,7 @@ def watch_process(
     )
     settings.modules = check_modules(modules, None)
     settings.stop_after, settings.join, settings.overwrite = stop_after, join, overwrite
-    settings.namespace = namespace
+    settings.namespace, settings.sinks = namespace, sinks
     monitor = Monitor(Roster(None, namespace), None, settings)
     if not lazy:
         monitor.open_record()

@@ -21,6 +21,12 @@ SWITCHES = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # Plotly takes seconds to compile in a new process, and a fraction of one where it was compiled before: pages from
+    # files and from servers follow each other in one process.
+    "--renderer-process-limit=1",
+    "--process-per-site",
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,BackForwardCache",
 ]
 
 
@@ -104,6 +110,9 @@ class Reader:
 
     def __init__(self, page):
         self.page = page
+        self.session = page.context.new_cdp_session(page)
+        self.mobile = False
+        self.address = None
         self.complaints = []
         page.on(
             "console",
@@ -121,8 +130,33 @@ class Reader:
             ),
         )
 
+    def begin(self, width=1280, height=900, dark=False, mobile=False, still=True):
+        """Become the page of another reader: of that size, in that light, who has heard no complaint."""
+        self.complaints.clear()
+        self.page.emulate_media(
+            media="screen",
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce" if still else "no-preference",
+        )
+        if self.mobile:
+            self.session.send("Emulation.clearDeviceMetricsOverride")
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.mobile = mobile
+        if mobile:
+            size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
+            self.session.send("Emulation.setDeviceMetricsOverride", size)
+
+    def leave(self):
+        """Leave the page, so that nothing goes on in it."""
+        if self.address is not None:
+            self.page.evaluate("window.localStorage.clear()")
+        self.page.goto("about:blank")
+        self.address = None
+
     def open(self, address):
+        self.leave()
         self.page.goto(address)
+        self.address = address
         self.settle()
 
     def settle(self):
@@ -164,40 +198,50 @@ class Reader:
 
 
 @pytest.fixture(scope="session")
-def shared(chromium, report_file):
-    """Readers of single runs at 1280 pixels, one for each run and all tests: opening a page takes a second."""
-    opened = {}
+def tab(chromium):
+    """The one page of all tests."""
+    page = chromium.new_context().new_page()
+    yield Reader(page)
+    page.context.close()
 
-    def get(name):
-        if name not in opened:
-            page = chromium.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce").new_page()
-            opened[name] = Reader(page)
-            opened[name].open(report_file(name))
-            opened[name].page.evaluate("window.untouched = { ...gradmedic.state }")
-        page = opened[name]
-        page.complaints.clear()
-        page.page.evaluate("gradmedic.set({ ...window.untouched, version: gradmedic.state.version + 1 })")
-        page.page.evaluate("window.scrollTo({ top: 0, behavior: 'instant' })")
-        page.settle()
-        return page
 
-    yield get
-    for page in opened.values():
-        page.page.context.close()
+#: Shows a run as it is when the page opens, whatever was chosen before.
+SHOW = """index => {
+    window.untouched = window.untouched || { ...gradmedic.state };
+    gradmedic.set({ ...window.untouched, run: String(index), other: "", version: gradmedic.state.version + 1 });
+    const payload = gradmedic.payload();
+    const optimizer = payload.optimizers[0] || "";
+    gradmedic.set({ optimizer, tensor: gradmedic.worstTensor(payload), step: null, page: 0 });
+    for (const node of document.querySelectorAll(".figure")) if (node.zoom) node.zoom = {};
+    window.scrollTo({ top: 0, behavior: "instant" });
+}"""
 
 
 @pytest.fixture
-def reader(chromium):
-    """Make readers: `reader(width=390, dark=True)`."""
-    contexts = []
+def shared(request, tab, report_file):
+    """Show a run of the module's RUNS: all of them are in one report, since to open one takes a second."""
+    names = request.module.RUNS
 
-    def make(width=1280, height=900, dark=False, **options):
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
-        )
-        contexts.append(context)
-        return Reader(context.new_page())
+    def show(name, **reader):
+        tab.begin(**reader)
+        address = report_file(*names)
+        if tab.address != address:
+            tab.open(address)
+        tab.page.evaluate(SHOW, names.index(name))
+        tab.settle()
+        return tab
+
+    return show
+
+
+@pytest.fixture
+def reader(tab):
+    """Make the page that of a new reader: `reader(width=390, mobile=True)`."""
+
+    def make(**options):
+        tab.leave()
+        tab.begin(**options)
+        return tab
 
     yield make
-    for context in contexts:
-        context.close()
+    tab.leave()

@@ -10,6 +10,8 @@ import pytest
 
 from gradmedic.record import open_run
 
+RUNS = ("healthy", "exploding", "hostile")
+
 
 @pytest.fixture(scope="module")
 def run(runs):

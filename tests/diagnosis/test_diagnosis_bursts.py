@@ -86,6 +86,27 @@ def test_one_spike_or_none_is_not_a_pattern(at):
     assert severities(run_of(norms, losses, updates=through(at)), "GM404") == []
 
 
+@pytest.mark.parametrize("at", [3, 60, 299 - 8])
+def test_one_norm_that_is_orders_of_magnitude_above_all_others_is_named(at):
+    norms, losses = noisy(), falling()
+    norms[at] = 3e16
+    (found,) = judge(run_of(norms, losses), "GM404")
+    assert (found.severity, found.variant, found.step) == ("info", "lone", at)
+    assert found.params["value"] == pytest.approx(3e16 * math.sqrt(3))
+    norms[at] = 100.0
+    assert judge(run_of(norms, losses), "GM404") == []
+
+
+def test_a_lone_norm_that_was_skipped_or_stays_is_no_spike():
+    norms, losses = noisy(), falling()
+    norms[100] = 3e16
+    run = run_of(norms, losses)
+    run.recorded[100].skipped = True
+    assert judge(run, "GM404") == []
+    norms[100:] = 3e16
+    assert judge(run_of(norms, losses), "GM404") == []
+
+
 def test_spikes_that_do_no_harm():
     norms, losses = spiked((120, 180, 240), hurt=False)
     assert severities(run_of(norms, losses), "GM404") == []  # tamed by a clip or by Adam: updates as usual

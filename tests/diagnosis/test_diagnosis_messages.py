@@ -43,7 +43,8 @@ def test_languages_agree(code):
 @pytest.mark.parametrize("code", wording.codes())
 def test_every_variant_renders(code, lang):
     table = wording.messages(lang)[code]
-    fields = {field for _, text in strings(table) for field in wording.placeholders(text)}
+    said = [text for entry in (table, wording.messages(lang)["phrases"]) for _, text in strings(entry)]
+    fields = {field for text in said for field in wording.placeholders(text)}
     params = {field: 0.25 for field in fields} | {"loss_first": 2.0, "loss_recent": 1.0, "op": "log", "rows": ("1",)}
     params |= {"where": ("a.weight", "b.weight", "c.weight", "d.weight"), "harm": "@harm_diverged"}
     for variant in ["", *table.get("variants", {})]:

@@ -9,6 +9,8 @@ from diagnosis_judging import judge
 from torch import nn
 
 import gradmedic as gm
+from gradmedic.diagnosis import Finding
+from gradmedic.diagnosis.suppression import fold
 from gradmedic.probes.startle import Startle
 
 AT = 210
@@ -131,14 +133,14 @@ def test_what_counts_as_hard(logits, low, severities):
 class Viewer(nn.Module):
     """Attention over the rows of a digit, written out, whose products are multiplied by a number before the softmax."""
 
-    def __init__(self, factor: float, *, unit: bool = False, depth: int = 32) -> None:
+    def __init__(self, factor: float, *, unit: bool = False, small: bool = False, depth: int = 32) -> None:
         super().__init__()
-        self.factor, self.unit = factor, unit
+        self.factor, self.unit, self.depth = factor, unit, depth
         self.inputs, self.out = nn.Linear(8, depth), nn.Linear(depth, 10)
         self.norm = nn.LayerNorm(depth)
         self.query, self.key, self.value = (nn.Linear(depth, depth) for _ in range(3))
         for layer in (self.query, self.key):
-            nn.init.normal_(layer.weight, std=depth**-0.5)
+            nn.init.normal_(layer.weight, std=depth**-0.75 if small else depth**-0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.inputs(x))
@@ -153,10 +155,12 @@ class Viewer(nn.Module):
     [
         (lambda: Viewer(32**0.5), [("multiplied", "warning", 0, ("key",))]),
         (lambda: Viewer(32**-0.5), []),
-        (lambda: Viewer(1.0), []),  # not divided: hard to begin with, but written as such
+        (lambda: Viewer(1.0), []),  # not divided, but not hard either
+        (lambda: Viewer(1.0, depth=128), [("undivided", "warning", 0, ("key",))]),
+        (lambda: Viewer(1.0, depth=128, small=True), []),  # not divided by design: the weights are smaller instead
         (lambda: Viewer(10.0, unit=True), []),
     ],
-    ids=["multiplied", "divided", "neither", "cosines"],
+    ids=["multiplied", "divided", "neither", "undivided", "small", "cosines"],
 )
 def test_products_that_are_multiplied_where_they_should_be_divided(model, said):
     """By the root of the head's size the wrong way round: the softmax is hard, though the loss falls all the same."""
@@ -172,7 +176,33 @@ def test_products_that_are_multiplied_where_they_should_be_divided(model, said):
             optimizer.step()
     found = [f for f in monitor.diagnose() if f.code == "GM310"]
     assert [(f.variant, f.severity, f.step, f.where) for f in found] == said
-    assert [(f.params["factor"], f.params["depth"]) for f in found] == [(pytest.approx(32**0.5), 32)] * len(said)
+    assert [(f.params["factor"], f.params["depth"]) for f in found] == [(pytest.approx(net.factor), net.depth)] * len(
+        said
+    )
+
+
+def test_one_soft_attention_among_those_that_are_not_divided_is_a_model_that_was_trained_before():
+    made = frames([3.0 - 0.005 * step for step in range(100)])
+    for frame in made[::20]:
+        frame.modules = tuple(
+            {"module": name, "what": "attention", "call": 0, "leaf": "0", "extra": undivided(entropy)}
+            for name, entropy in (("a", 0.1), ("b", 0.5))
+        )
+    assert judge(FakeRun(made, []), "GM310") == []
+    for frame in made[::20]:
+        frame.modules = frame.modules[:1]
+    assert [f.variant for f in judge(FakeRun(made, []), "GM310")] == ["undivided"]
+
+
+def undivided(entropy):
+    return {
+        "heads": 8.0,
+        "low_heads": 0.2,
+        "max_logit": 40.0,
+        "entropy": entropy,
+        "factor": 1.0,
+        "depth": 64.0,
+    }
 
 
 @pytest.mark.parametrize(("later", "codes"), [(0.1, ["GM310"]), (0.6, [])])
@@ -183,3 +213,9 @@ def test_attention_that_softens_takes_it_back(later, codes):
         extra = {"heads": 8.0, "low_heads": 0.6, "max_logit": 90.0, "entropy": entropy, "factor": 5.0, "depth": 25.0}
         frame.modules = ({"module": "a", "what": "attention", "call": 0, "leaf": "0", "extra": extra},)
     assert [f.code for f in judge(FakeRun(made, []), "GM310")] == codes
+
+
+@pytest.mark.parametrize(("variant", "listed"), [("undivided", 1), ("multiplied", 1), ("", 2)])
+def test_attention_that_begins_hard_explains_a_loss_that_stays_at_that_of_a_constant(variant, listed):
+    hard = Finding("GM310", "attention-logits", "warning", 0.7, 0, variant=variant)
+    assert len(fold([hard, Finding("GM510", "labels-unrelated", "warning", 0.7, 0)])) == listed

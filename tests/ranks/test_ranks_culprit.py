@@ -36,17 +36,19 @@ def train(folder: str, scheme: str, fault: str, bad: int) -> None:
         for step in range(8):
             torch.manual_seed(100 * step + rank)
             inputs = torch.randn(8, 4)
-            now = step == 5 and rank == bad
+            # Gradients before the reduction are measured at step 4, and not at step 5.
+            now = step == (4 if fault == "measured" else 5) and rank == bad
             if now and fault == "data":
                 inputs[3, 2] = math.nan
             output = model(inputs)
-            loss = (Root.apply(output) if now and fault == "backward" else output).square().mean()
+            loss = (Root.apply(output) if now and fault != "data" else output).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
 
 RUNS = {"data-ddp": ("ddp", "data", 1), "data-fsdp": ("fsdp", "data", 1), "backward": ("ddp", "backward", 0)}
+RUNS |= {f"measured-{scheme}": (scheme, "measured", 1) for scheme in ("ddp", "fsdp")}
 
 
 def train_each(folder: str) -> None:
@@ -76,3 +78,14 @@ def test_the_rank_whose_data_had_a_nan_is_named(folders, scheme):
 def test_a_backward_pass_that_nobody_brought_is_still_one(folders):
     finding = next(each for each in gm.diagnose(gm.open_run(folders / "backward")) if each.code == "GM201")
     assert (finding.variant, finding.step) == ("backward", 5)
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "fsdp"])
+def test_a_backward_pass_is_one_ranks_where_its_gradients_were_measured(folders, scheme):
+    run = gm.open_run(folders / f"measured-{scheme}")
+    finding = next(each for each in gm.diagnose(run) if each.code == "GM201")
+    assert (finding.variant, finding.step) == ("backward", 4)
+    assert "on rank 1" in finding.message
+    row = run.matrix("local_nonfinite", rank=0)[0].tolist().index(4)
+    assert run.matrix("local_nonfinite", rank=0)[2][row].tolist() == [0, 0, 0, 0]
+    assert (run.matrix("local_nonfinite", rank=1)[2][row] > 0).all()

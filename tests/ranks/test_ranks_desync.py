@@ -64,3 +64,30 @@ def test_replicas_that_differ_are_named_and_those_that_agree_are_not(folders, fa
         assert (finding.step, finding.where[0]) == (int(steps[row]), names[column])
     else:
         assert finding.step == 0
+
+
+def train_four(folder: str) -> None:
+    """Three tensors on four ranks; one of them is changed on rank 2 before step 6, another on rank 3 before step 4."""
+    rank = distributed.get_rank()
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 2))
+    model = DistributedDataParallel(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gm.watch(model, optimizer, record=folder, strict=True):
+        for step in range(10):
+            torch.manual_seed(100 * step + rank)
+            if (step, rank) in ((6, 2), (4, 3)):
+                with torch.no_grad():
+                    inner[2].bias.add_(0.1) if rank == 2 else inner[0].weight.mul_(1.1)
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_the_first_differing_tensor_of_each_of_four_ranks(tmp_path):
+    run_on_ranks(train_four, str(tmp_path / "run"), world=4)
+    found = {each.params["rank"]: each for each in gm.diagnose(gm.open_run(tmp_path / "run")) if each.code == "GM110"}
+    assert {rank: (each.step, each.where, each.variant) for rank, each in found.items()} == {
+        2: (6, ("2.bias",), "drift"),
+        3: (4, ("0.weight",), "drift"),
+    }

@@ -1,4 +1,7 @@
-"""Tensor parallelism, partial and absent gradients, mixed types, and how many collectives a step takes."""
+"""Tensor parallelism, partial and absent gradients, mixed types, and how many collectives a step takes.
+
+R39: plain and distributed tensors, and several meshes, in one list. R68: [Replicate, Shard] placements.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +108,8 @@ def test_gradients_that_are_elsewhere_or_unfinished_count_as_they_should():
         assert found["measured"] == pytest.approx(total, rel=1e-6)
 
 
-def count_collectives(layers: int) -> list[int]:
-    """How many collectives each optimizer step takes."""
+def count_collectives(layers: int, how: str = "") -> list[int]:
+    """How many collectives of ours each optimizer step takes, a clip of the script's before it included."""
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)])
     for layer in model:
         fully_shard(layer)
@@ -120,11 +123,15 @@ def count_collectives(layers: int) -> list[int]:
         return reduce(self, values, operation)
 
     Collective._reduce = counting
+    transform = {"treated": gm.clip.norm(1.0), "guarded": gm.guard.default()}.get(how)
     try:
-        with gm.watch(model, optimizer, every=2, strict=True, modules=None):
-            for _ in range(30):
+        with gm.watch(model, optimizer, every=2, strict=True, modules=None, transform=transform):
+            for _ in range(24):
                 model(torch.randn(2, 4)).sum().backward()
                 made.append(0)
+                if how == "clipped":
+                    torch.nn.utils.clip_grad_norm_(list(model.parameters())[:2], 1.0)  # a part of them only
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
     finally:
@@ -132,14 +139,26 @@ def count_collectives(layers: int) -> list[int]:
     return made
 
 
-def count_few_and_many() -> tuple[list[int], list[int]]:
-    return count_collectives(1), count_collectives(12)
+WAYS = ("", "clipped", "treated", "guarded")
 
 
-def test_the_number_of_collectives_does_not_depend_on_the_number_of_tensors():
-    first, second = run_on_ranks(count_few_and_many)
+def count_few_and_many() -> dict[tuple[int, str], list[int]]:
+    return {(layers, how): count_collectives(layers, how) for layers in (2, 12) for how in WAYS}
+
+
+@pytest.fixture(scope="module")
+def counted() -> list[dict[tuple[int, str], list[int]]]:
+    return run_on_ranks(count_few_and_many)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_the_number_of_collectives_does_not_depend_on_the_number_of_tensors(how, counted):
+    first, second = counted
     assert first == second
-    few, many = first
+    few, many = first[2, how], first[12, how]
     assert few == many
-    assert max(many) <= 3  # a maximum and a sum for the gradients, a sum for what the step has changed
-    assert set(many[21::2]) == {1}  # a step without a table: the norms
+    decided = how in ("treated", "guarded")
+    # A maximum and a sum; where something is decided before the step, another sum for what the step has changed.
+    assert set(many[::2]) == {3 if decided else 2}
+    # A step without a table: the norms, of each clip that has measured them.
+    assert set(many[21::2]) == {2 if how == "clipped" else 1}

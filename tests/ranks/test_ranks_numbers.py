@@ -1,7 +1,13 @@
-"""What is recorded under DDP and fully_shard is what one process without any of it would have recorded."""
+"""What is recorded under DDP and fully_shard is what one process without any of it would have recorded.
+
+R9: the reduced gradient, never a local one, also where it is accumulated without synchronisation. R10: gradients of
+`fully_shard`, on whose parameters no tensor hook fires. R11, R12: the whole tensor's numbers on every rank, joined by
+the right operation, with empty shards. R68: replicated shards count once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -86,6 +92,40 @@ def under_hsdp(clip: float | None) -> list[dict]:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     return train(fully_shard(model, mesh=mesh), rank, world, clip)
+
+
+def accumulated(scheme: str) -> list[tuple[float, int]]:
+    """Two micro-batches a step, of which only the second one is reduced."""
+    rank, model = torch.distributed.get_rank(), build()
+    model = fully_shard(model) if scheme == "fsdp" else DistributedDataParallel(model)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    found = []
+    with gm.watch(model, optimizer, strict=True) as monitor:
+        for step in range(STEPS):
+            inputs, targets = batch(step)
+            for part in range(2):
+                share = slice(2 * (2 * part + rank), 2 * (2 * part + rank) + 2)
+                with model.no_sync() if scheme == "ddp" and not part else contextlib.nullcontext():
+                    if scheme == "fsdp":
+                        model.set_requires_gradient_sync(bool(part))
+                    ((model(inputs[share]) - targets[share]).square().mean() / 2).backward()
+                assert (monitor.latest.step if monitor.latest else -1) == step - 1  # no step, and no gradient yet
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append((monitor.latest.grad_norm, monitor.latest.micro_batches))
+    return found
+
+
+def accumulated_both() -> dict[str, list[tuple[float, int]]]:
+    return {scheme: accumulated(scheme) for scheme in ("ddp", "fsdp")}
+
+
+def test_what_is_accumulated_without_synchronisation_is_recorded_once_it_is_reduced():
+    expected = [frame["total"] for frame in train(build(), 0, 1)]
+    for found in run_on_ranks(accumulated_both):
+        for scheme in ("ddp", "fsdp"):
+            np.testing.assert_allclose([norm for norm, _ in found[scheme]], expected, rtol=1e-8)
+            assert {count for _, count in found[scheme]} == {2}
 
 
 def compare(ranks: list[list[dict]], clip: float | None) -> None:

@@ -8,7 +8,7 @@ from serve_client import Client, frame, grid, record
 from gradmedic.diagnosis import diagnose
 from gradmedic.record import Recorder, open_run
 from gradmedic.report.page.payload import build_payload
-from gradmedic.serve import Server, feed
+from gradmedic.serve import Server, feed, growth
 
 
 @pytest.fixture
@@ -131,19 +131,20 @@ def test_a_restart_follows_what_was_before(tmp_path, serve):
 @pytest.mark.parametrize("part", ["steps_part", "tables_part"])
 def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(tmp_path, serve, monkeypatch, part):
     record(tmp_path / "exp")
-    whole = getattr(feed, part)
+    owner = feed if part == "steps_part" else growth
+    whole = getattr(owner, part)
 
     def fails(source, *rest):
         if source.run.path is None:
             return whole(source, *rest)
         raise ArithmeticError("odd <numbers>")
 
-    monkeypatch.setattr(feed, part, fails)
+    monkeypatch.setattr(owner, part, fails)
     client = serve(tmp_path / "exp")
     found = client.json("/api/runs/0")
     assert any("ArithmeticError: odd <numbers>" in text for text in found["run"]["problems"])
     assert found["run"]["steps"] == (20 if part == "tables_part" else 0)
-    monkeypatch.setattr(feed, part, whole)
+    monkeypatch.setattr(owner, part, whole)
     client.until(
         "/api/runs/0", lambda found: found["run"]["steps"] == 20 and found["grids"] and not found["run"]["problems"]
     )
@@ -184,6 +185,21 @@ def test_a_run_that_was_killed_is_judged_as_a_whole(tmp_path, serve, monkeypatch
     client.until("/api/runs/0", lambda found: "GM111" in [each["code"] for each in found["findings"]["en"]])
     assert not client.runs()[0]["ended"]
     recorder.close()
+
+
+def test_findings_of_several_ranks_are_there_while_they_train(tmp_path, serve, monkeypatch):
+    """What ranks say together no rank says alone: weights that differ are found by who reads both."""
+    monkeypatch.setattr(feed, "_RANKS_SECONDS", 0.0)
+    told = []
+    whole = feed.diagnose
+    monkeypatch.setattr(feed, "diagnose", lambda run: told.append(run) or whole(run))
+    recorders = [record(tmp_path / "exp", steps=5, close=False), record(tmp_path / "exp", steps=4, join=True, rank=1)]
+    client = serve(tmp_path / "exp")
+    found = client.until("/api/runs/0", lambda found: told and found["grids"])
+    assert found["run"]["ranks"] == [[0, 5], [1, 4]]
+    assert not found["run"]["ended"]
+    for each in recorders:
+        each.close()
 
 
 def test_many_questions_at_once(tmp_path, serve):

@@ -51,12 +51,29 @@ def test_what_is_not_installed_is_named(monkeypatch, missing, extra):
 
     def without(name, package=None):
         if name == missing:
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(InputError, match=rf"pip install 'gradmedic\[{extra}\]'"):
         Server(["x"], port=0)
+
+
+def test_a_file_is_not_waited_for(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"run.json' is a file; serve expects run folders"):
+        Server([tmp_path / "run.json"], port=0)
+
+
+def test_what_is_no_http_is_answered_and_prints_nothing(tmp_path, capfd):
+    record(tmp_path / "exp", steps=1)
+    with Server([tmp_path / "exp"], port=0) as server:
+        port = int(server.url.rstrip("/").rpartition(":")[2])
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as asked:
+                asked.sendall(b"what is this\r\n\r\n")
+                assert b"400" in asked.recv(1000).split(b"\r\n")[0]
+    assert capfd.readouterr().err == ""
 
 
 def test_importing_the_command_imports_no_server(monkeypatch):

@@ -12,8 +12,9 @@ import numpy as np
 from top_runs import NAMES, facts, finding, frame, recorder_of, write_run
 
 from gradmedic.record import Recorder
-from gradmedic.top.follow import Follower, newest_run
+from gradmedic.top.follow import Follower
 from gradmedic.top.judging import Judge, recorded_findings
+from gradmedic.top.newer import newest_run
 
 
 class Clock:
@@ -190,3 +191,95 @@ def test_a_diagnosis_beside_the_run(tmp_path):
     assert {each.lang for each in follower.snapshot.findings} == {"zh"}
     judge.consider(tmp_path / "run", 29)  # nothing new: no second one
     assert not judge.has_news()
+
+
+def parts_of(folder):
+    return {part.name.split("-")[2] for part in folder.glob("steps-*")}
+
+
+def test_a_clock_that_is_set_back_does_not_kill(tmp_path):
+    """The end is what the process itself has said, not what lies latest by the clock."""
+    recorder = recorder_of(tmp_path / "run", host=socket.gethostname())
+    for step in range(3):
+        recorder.put(frame(step, time=4e9 + step), keep=True)  # an hour, or a century, ahead of the end
+    recorder.close()
+    clock = Clock()
+    follower = follower_of(tmp_path / "run", clock)
+    for _ in range(3):
+        snapshot = follower.poll()
+        assert (snapshot.state, snapshot.reason) == ("ended", "finished")
+        clock.now += 3600
+
+
+def test_a_restart_whose_clock_runs_behind_is_followed(tmp_path):
+    recorder = recorder_of(tmp_path / "run")
+    for step in range(8):
+        recorder.put(frame(step, time=4e9 + step), keep=True)
+    recorder.close()
+    follower = follower_of(tmp_path / "run")
+    assert follower.poll().state == "ended"
+    again = Recorder(tmp_path / "run", meta={}, join=True)
+    for step in range(2):
+        again.put(frame(step, time=1e9 + step, columns={"norm": np.full(5, 7.0)}), keep=True)
+        again.flush(10)
+        for snapshot in (follower.poll(), follower_of(tmp_path / "run").poll()):
+            assert snapshot.state == "running"
+            assert snapshot.layers.last_norm.tolist() == [7.0] * 5
+    again.close()
+    assert follower.poll().state == "ended"
+    assert len(parts_of(tmp_path / "run")) == 2
+
+
+def test_a_run_that_begins_in_the_same_folder(tmp_path):
+    clock = Clock()
+    first = recorder_of(tmp_path / "first", host="elsewhere")
+    first.put(frame(0), keep=True)
+    first.flush(10)
+    follower = follower_of(tmp_path, clock)
+    assert follower.poll().newer == ""
+    (tmp_path / "no run").mkdir()
+    os.utime(write_run(tmp_path / "second", steps=4), (1000, 1000))  # its files' times do not count
+    clock.now += 4
+    snapshot = follower.poll()
+    assert (snapshot.name, snapshot.newer, snapshot.state) == ("first", "second", "running")
+    first.close()
+    clock.now += 4
+    snapshot = follower.poll()
+    assert (snapshot.name, snapshot.newer, snapshot.instead_of) == ("second", "", "first")
+    assert len(snapshot.scalars["adam"].steps) == 4
+    clock.now += 60
+    assert follower.poll().instead_of == ""
+    write_run(tmp_path / "third", steps=2)
+    clock.now += 4
+    assert follower.poll().name == "third"
+
+
+def test_a_run_asked_for_by_name_is_left_only_when_told_to(tmp_path):
+    clock = Clock()
+    follower = follower_of(write_run(tmp_path / "first"), clock)
+    assert follower.poll().state == "ended"
+    assert not follower.take_newer()
+    write_run(tmp_path / "second", steps=4)
+    clock.now += 4
+    snapshot = follower.poll()
+    assert (snapshot.name, snapshot.newer) == ("first", "second")
+    assert follower.take_newer()
+    assert (follower.snapshot.name, follower.snapshot.instead_of) == ("second", "first")
+    assert follower.poll().state == "ended"
+    assert not follower.take_newer()
+
+
+def test_ranks_that_part_are_told(tmp_path):
+    recorders = [Recorder(tmp_path / "run", meta={}, rank=rank, join=rank > 0) for rank in range(2)]
+    for rank, recorder in enumerate(recorders):
+        recorder.event(facts())
+        for step in range(20 if rank else 12):
+            recorder.put(frame(step), keep=True)
+        recorder.flush(10)
+    follower = follower_of(tmp_path / "run")
+    snapshot = follower.poll()
+    assert (snapshot.state, snapshot.parted) == ("running", {})  # what differs may not be written yet
+    for recorder in recorders:
+        recorder.close()
+    snapshot = follower.poll()
+    assert (snapshot.state, snapshot.parted) == ("ended", {0: 12, 1: 20})

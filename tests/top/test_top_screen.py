@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -165,3 +166,16 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     assert "exp1  ended" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parser.parse_args(["x", "--interval", "0"])
+
+
+@pytest.mark.parametrize(("lang", "told"), [("en", "newer run has begun beside it"), ("zh", "更新的运行")])
+def test_what_is_beside_the_run_is_told_and_fits(lang, told):
+    hostile = "runs\x1b[31m\n" + "y" * 300
+    snapshot = Snapshot("run", Path("run"), "ended", newer=hostile, instead_of=hostile, parted={0: 12, 1: 20, 2: 15})
+    lines = screen_lines(snapshot, View(), 80, 24, UNICODE, lang)
+    text = "\n".join(line.plain for line in lines)
+    assert len(lines) == 24
+    assert all(line.cell_len <= 80 for line in lines)
+    assert told in text
+    assert {"en": "rank 0: 12, rank 1: 20", "zh": "rank 0：12, rank 1：20"}[lang] in text
+    assert "\x1b" not in text

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gradmedic.plain_text import plain
 from gradmedic.report.views.order import TensorRow
 from gradmedic.top.figures import number, seconds, share
 from gradmedic.top.glyphs import (
@@ -23,7 +24,6 @@ from gradmedic.top.glyphs import (
     cut_right,
     glyphs_for,
     levels,
-    plain,
     signs,
 )
 from gradmedic.top.keys import decode_keys

@@ -54,6 +54,7 @@ class Terminal:
         self.data = b""
 
     def resize(self, rows, columns, tell=True):
+        self.rows = rows
         fcntl.ioctl(self.main, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if tell:
             self.process.send_signal(signal.SIGWINCH)
@@ -62,12 +63,13 @@ class Terminal:
         os.write(self.main, text.encode())
 
     def until(self, text, timeout=30.0):
-        """Read until the latest screen has a text in it, and return that screen's lines."""
+        """Read until the latest screen is whole and has a text in it, and return that screen's lines."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             self.read(0.1)
-            if text in "\n".join(self.screen()):
-                return self.screen()
+            screen = self.screen()
+            if len(screen) >= self.rows and text in "\n".join(screen):
+                return screen
         raise AssertionError(f"no {text!r} on\n" + "\n".join(self.screen()))
 
     def screen(self):

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gradmedic.cli.command import say
+from gradmedic.plain_text import plain
 
 if TYPE_CHECKING:
     from gradmedic.cli.session import Findings, Session
@@ -51,7 +52,7 @@ def show(session: Session, run: Any, findings: Findings) -> None:
     if by_hand(run):
         say(word(lang, "by hand"))
     if session.options.record is not None:
-        say(word(lang, "record", folder=shortest(session.options.record)))
+        say(word(lang, "record", folder=plain(shortest(session.options.record))))
 
 
 def by_hand(run: Any) -> bool:

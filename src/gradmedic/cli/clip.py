@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from gradmedic.cli.command import FINE, add_language
+from gradmedic.cli.run_folder import run_folder
 from gradmedic.errors import InputError
 
 FORMATS = ("text", "json")
@@ -19,7 +20,7 @@ class ClipCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument("run", metavar="RUN", help="run folder, or one that holds several (the newest is taken)")
         parser.add_argument("--format", choices=FORMATS, default="text", help="how to write it (default: text)")
         add_language(parser)
 
@@ -27,7 +28,7 @@ class ClipCommand:
         """Print the advice."""
         from gradmedic.record import open_run
 
-        run = open_run(args.run)
+        run = open_run(run_folder(args.run, args.lang))
         if run.problems and not run.steps.num_rows:
             raise InputError(f"{args.run} holds no readable run: {run.problems[0]}")
         advice = run.clip_advice()

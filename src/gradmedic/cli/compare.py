@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradmedic.cli.command import FINE, add_language, say
 from gradmedic.cli.outputs import check_output, write_output
+from gradmedic.cli.run_folder import run_folder
 from gradmedic.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class CompareCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("a", metavar="A", help="run folder")
+        parser.add_argument("a", metavar="A", help="run folder, or one that holds several (the newest is taken)")
         parser.add_argument("b", metavar="B", help="run folder")
         parser.add_argument(
             "--format", choices=FORMATS, help="how to write it (default: by the suffix of FILE, else text)"
@@ -51,6 +52,7 @@ class CompareCommand:
         form = args.format or _form_of(args.output)
         if form == "html" and args.output is None:
             raise InputError("a page is some 5 MB: name a file with -o FILE")
+        args.a, args.b = (run_folder(each, args.lang) for each in (args.a, args.b))
         file = Path() if args.output is None else check_output(args.output, [args.a, args.b])
         a, b = open_run(args.a), open_run(args.b)
         comparison = compare_runs(a, b, tolerance=args.tolerance, lang=args.lang)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from gradmedic.cli.command import FINE, FOUND, add_fail_on, add_language, reaches
+from gradmedic.cli.run_folder import run_folder
 from gradmedic.cli.session import examine
 
 FORMATS = ("text", "json", "markdown")
@@ -19,14 +20,14 @@ class DiagnoseCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument("run", metavar="RUN", help="run folder, or one that holds several (the newest is taken)")
         parser.add_argument("--format", choices=FORMATS, default="text", help="how to write it (default: text)")
         add_fail_on(parser)
         add_language(parser)
 
     def run(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         """Print the findings; return 1 when they reach `--fail-on`."""
-        run, findings = examine(args.run, args.lang)
+        run, findings = examine(run_folder(args.run, args.lang), args.lang)
         if args.format == "text":
             from rich.console import Console
 

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gradmedic.cli.command import FINE, complain, say
+from gradmedic.cli.command import FINE, complain, default_language, say
+from gradmedic.cli.ending import putting_away
+from gradmedic.cli.run_folder import run_folder
 
 FORMATS = ("parquet", "csv", "tensorboard")
 #: Below this size it is done before a bar could be read.
@@ -23,7 +25,7 @@ class ExportCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument("run", metavar="RUN", help="run folder, or one that holds several (the newest is taken)")
         parser.add_argument("--to", choices=FORMATS, required=True, help="what to write")
         parser.add_argument(
             "-o", "--output", metavar="DIR", help="folder to write (default: beside the run, RUN-FORMAT)"
@@ -43,7 +45,8 @@ class ExportCommand:
         """Write the files, and say which."""
         from gradmedic.export import export_run
 
-        with _bar(Path(args.run)) as progress:
+        args.run = run_folder(args.run, default_language())
+        with putting_away(), _bar(Path(args.run)) as progress:
             done = export_run(
                 args.run,
                 args.to,

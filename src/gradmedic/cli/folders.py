@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradmedic.errors import InputError
+from gradmedic.process_rank import goes_on
 from gradmedic.process_rank import rank_of as rank_of
 
 #: What a run folder holds; nothing else in a folder is ever removed.
@@ -57,12 +58,14 @@ def default_folder(name: str, environment: Mapping[str, str], now: float | None 
 def claim(folder: Path, *, overwrite: bool) -> None:
     """Make sure that a folder the user named can take a new run, before anything is run.
 
+    A job that its launcher has started anew goes on in the folder that it began.
+
     Raises:
         InputError: when it holds a run and `overwrite` is False, is not a folder, or cannot be written to.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--record expects a folder, but {folder} is a file; name another one")
-    old = record_files(folder)
+    old = [] if goes_on(folder, os.environ) else record_files(folder)
     if old and not overwrite:
         raise InputError(f"{folder} already holds a run; name another folder, or replace it with --overwrite")
     nearest = folder

@@ -26,6 +26,8 @@ class RunOptions:
         fail_on: severity from which findings make the exit code 1; None: never.
         quiet: whether to say nothing but errors.
         probe: whether to make active probes at the second and the last step.
+        sinks: where live numbers also go: KIND or KIND:TARGET each (`sink_options`).
+        sink_claim: the file by which one process of the run takes the sinks; None without sinks.
     """
 
     record: str | None = None
@@ -40,6 +42,8 @@ class RunOptions:
     fail_on: str | None = None
     quiet: bool = False
     probe: bool = False
+    sinks: list[str] = field(default_factory=list)
+    sink_claim: str | None = None
 
     def to_json(self) -> str:
         """Return one line of JSON."""

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from gradmedic.cli.ending import putting_away
 from gradmedic.errors import InputError
 
 
@@ -46,19 +47,24 @@ def write_output(file: Path, text: str) -> None:
             with file.open("w", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
             return
-        handle, temporary = tempfile.mkstemp(prefix=".gradmedic-", dir=file.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with putting_away():
+            _replace(file, text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot write {str(file)[:120]}: {reason}") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".gradmedic-", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _umask() -> int:

@@ -11,11 +11,15 @@ from typing import Any
 
 from gradmedic.cli.command import FINE, add_language
 from gradmedic.cli.outputs import check_output, write_output
+from gradmedic.cli.run_folder import run_folder
 from gradmedic.errors import InputError
 
 MEGABYTE = 1_000_000
 #: Recorded steps from which on the findings of a run that has ended are read, and not made anew.
 LONG_RUN = 5_000
+
+
+_RUN = "run folder, or one that holds several (the newest is taken); several are offered side by side"
 
 
 class ReportCommand:
@@ -26,7 +30,7 @@ class ReportCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are offered side by side")
+        parser.add_argument("runs", metavar="RUN", nargs="+", help=_RUN)
         parser.add_argument(
             "-o", "--output", metavar="FILE", help="where to write it (default: <run>-report.html in this folder)"
         )
@@ -36,8 +40,9 @@ class ReportCommand:
     def run(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         """Write the page and say where it is, how large, and how long it took."""
         began = time.perf_counter()
-        file = output_file(args.output, args.runs)
-        page = make_report(args.runs, lang=args.lang)
+        runs = [run_folder(each, args.lang) for each in args.runs]
+        file = output_file(args.output, runs)
+        page = make_report(runs, lang=args.lang)
         write_output(file, page)
         size = file.stat().st_size / MEGABYTE
         print(f"{file}  {size:.1f} MB  {time.perf_counter() - began:.1f} s")

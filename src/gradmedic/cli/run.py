@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from gradmedic.cli import checkup, program, tracebacks
+from gradmedic.cli import checkup, program, sink_options, tracebacks
 from gradmedic.cli.children import leave_children, reach_children
 from gradmedic.cli.command import FINE, FOUND, USAGE_ERROR, add_fail_on, add_language, complain, reaches
 from gradmedic.cli.folders import claim, default_folder, rank_of
@@ -70,6 +70,13 @@ class RunCommand:
             "--probe",
             action="store_true",
             help="at the second and the last step, make small experiments on a copy of the weights (docs/recipes.md)",
+        )
+        parser.add_argument(
+            "--sink",
+            action="append",
+            default=[],
+            metavar="KIND[:TARGET]",
+            help=f"where live numbers also go, may be repeated: {sink_options.described()} (docs/sinks.md)",
         )
         add_fail_on(parser)
         parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -192,6 +199,7 @@ def _conclude(session: Session, target: program.Program, code: int) -> int:
 def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
     """Check the options and settle the run folder, before anything is run."""
     rank, _ = rank_of(os.environ)
+    sink_options.make_sinks(args.sink)  # an unknown kind is said before anything runs
     if args.budget != DEFAULT_BUDGET:  # only then: reading it imports what records
         from gradmedic.record.budget import parse_budget
 
@@ -219,6 +227,8 @@ def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
         fail_on=args.fail_on,
         quiet=args.quiet or rank != 0,
         probe=args.probe,
+        sinks=args.sink,
+        sink_claim=sink_options.new_claim() if args.sink else None,
     )
 
 

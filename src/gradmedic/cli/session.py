@@ -10,11 +10,11 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradmedic.cli import arm, tracebacks
+from gradmedic.cli import arm, sink_options, tracebacks
 from gradmedic.cli.children import OPTIONS_VARIABLE
 from gradmedic.cli.command import complain
 from gradmedic.cli.folders import holds_run, rank_of
@@ -23,6 +23,14 @@ from gradmedic.cli.transform_spec import parse_transform
 from gradmedic.errors import InputError
 
 Findings = list[Any]
+
+#: The session of this process, once it is armed; a later one replaces an earlier one.
+_sessions: list[Session] = []
+
+
+def watches_process() -> bool:
+    """Whether `gradmedic run` watches all that this process trains, now or as soon as it begins to."""
+    return bool(_sessions) and _sessions[-1].failure is None and not _sessions[-1].closed
 
 
 class Session:
@@ -42,9 +50,12 @@ class Session:
         self.probe: Any = None
         self.failure: Exception | None = None
         self.process = os.getpid()
+        self.closed = False
+        self._stop_hearing: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Arm the watching, and make sure that the record is closed in whatever way the process ends."""
+        _sessions.append(self)
         self.close_at_exit()
         arm.when_training_begins(self.start)
 
@@ -52,6 +63,7 @@ class Session:
         """Start to watch; called just before the first optimizer or backward call of this process."""
         try:
             self.monitor = _watch(self.options, self.transform)
+            self._stop_hearing = _hear_trainers()
             if self.options.probe and not self.is_child:
                 self.probe = _probe(self.monitor)
         except Exception as error:
@@ -67,6 +79,9 @@ class Session:
         Args:
             error: what the program ended with, for the record.
         """
+        self.closed = True
+        if not self.is_child and not self.is_copy:
+            sink_options.release(self.options.sink_claim)
         if self.monitor is None:
             return
         try:
@@ -77,6 +92,9 @@ class Session:
                 probe, self.probe = self.probe, None
                 probe.finish() if reason == "finished" else probe.stop()
             self.monitor.close(reason)
+            if self._stop_hearing is not None:
+                self._stop_hearing()
+                self._stop_hearing = None
         except Exception as error:
             self.failure = self.failure or error
 
@@ -128,6 +146,7 @@ def start_child() -> None:
     session = Session(options, make_transform(options), is_child=True)
     tracebacks.clean_main()
     tracebacks.clean_threads()
+    _sessions.append(session)
     session.close_at_exit()
     session.start()
 
@@ -196,6 +215,20 @@ def core_limits(options: RunOptions) -> Any:
     return options.limits.get("", options.limits) if options.limits else None
 
 
+def _hear_trainers() -> Callable[[], None] | None:
+    """Listen to Keras, which has optimizers of its own, where the script has imported it; return what ends that."""
+    keras = sys.modules.get("keras")
+    if keras is None or keras.config.backend() != "torch":
+        return None
+    from gradmedic.integrations.keras_steps import hear
+
+    try:
+        return hear()
+    except RuntimeError as error:  # another version of Keras than is known
+        complain(str(error))
+        return None
+
+
 def _probe(monitor: Any) -> Any:
     from gradmedic.probing.kept import StepProbe
 
@@ -207,6 +240,7 @@ def _probe(monitor: Any) -> Any:
 def _watch(options: RunOptions, transform: Any) -> Any:
     from gradmedic.watching import watch_process
 
+    feeds = bool(options.sinks) and sink_options.claim(options.sink_claim)
     return watch_process(
         record=options.record,
         every=options.every,
@@ -220,4 +254,5 @@ def _watch(options: RunOptions, transform: Any) -> Any:
         # The folder was claimed before the script began; whatever is in it now was written by processes of this run.
         join=True,
         lazy=True,
+        sinks=sink_options.make_sinks(options.sinks) if feeds else (),
     )

@@ -16,8 +16,9 @@ class TopCommand:
     summary = "watch a run in the terminal as it trains"
     example = (
         "example: gradmedic top runs/exp1\n\n"
-        "keys: q quit, s sort, f filter, p pause, arrows and page keys scroll.\n"
-        "RUN may be a folder that holds runs (the newest is taken), or one that is not there yet.\n"
+        "keys: q quit, s sort, f filter, p pause, arrows and page keys scroll, n newer run.\n"
+        "RUN may be a folder that holds runs (the newest is taken, and one that begins later when it has ended), or\n"
+        "one that is not there yet.\n"
         "Without a terminal, or with --once, the state is printed once."
     )
 

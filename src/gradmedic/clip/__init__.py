@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gradmedic.clip.base import BaseTransform as BaseTransform
 from gradmedic.clip.base import Decision as Decision
+from gradmedic.clip.base import Reason as Reason
 from gradmedic.clip.base import Transform as Transform
 from gradmedic.clip.boost import boost as boost
 from gradmedic.clip.chain import chain as chain
@@ -15,6 +17,7 @@ from gradmedic.clip.methods import median_clip as median_clip
 from gradmedic.clip.methods import spike_clip as spike_clip
 from gradmedic.clip.methods import zclip as zclip
 from gradmedic.clip.norm import norm as norm
+from gradmedic.clip.operations import Scale as Scale
 from gradmedic.clip.spec import Spec as Spec
 from gradmedic.clip.state import State as State
 from gradmedic.clip.summary import GradientSummary as GradientSummary
@@ -27,8 +30,11 @@ from gradmedic.clip.value import value as value
 from gradmedic.clip.warmup import warmup as warmup
 
 __all__ = [
+    "BaseTransform",
     "Decision",
     "GradientSummary",
+    "Reason",
+    "Scale",
     "Spec",
     "State",
     "Transform",

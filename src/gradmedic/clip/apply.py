@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
+from gradmedic.stats.device import kernels
 
 
 @torch.no_grad()
@@ -51,7 +52,9 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
     if factor.dim() == 0:
         present = [gradient for gradient in gradients if gradient is not None]
         if not readable:
-            _multiply_all(present, factor)
+            # The kernel leaves alone what is multiplied by 1; torch reads and writes it.
+            if not kernels.scale(present, factor.expand(len(present)).contiguous()):
+                _multiply_all(present, factor)
         elif (number := float(factor)) != 1.0:
             _multiply_all(present, number)
         return
@@ -63,6 +66,8 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
             return
         chosen = [(at, gradient) for at, gradient in chosen if numbers[at] != 1.0]
         _multiply_each([_stored(g) for _, g in chosen], [numbers[at] for at, _ in chosen])
+        return
+    if len(chosen) == len(gradients) and kernels.scale([gradient for _, gradient in chosen], factor):
         return
     parts = factor.unbind()
     _multiply_each([_stored(g) for _, g in chosen], [parts[at] for at, _ in chosen])

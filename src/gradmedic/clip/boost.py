@@ -33,8 +33,7 @@ class Boost(BaseTransform):
     def update(self, summary: GradientSummary, state: State) -> tuple[Decision, State]:
         """Decide about one step; what is exactly zero or not finite is left alone."""
         whole = self.per == "model"
-        signal = summary.total if whole else summary.norm
-        sick = summary.nonfinite.sum() if whole else summary.nonfinite
+        signal, sick = summary.joint(2.0) if whole else (summary.norm, summary.nonfinite)
         low = (signal > 0) & (signal < self.min_norm) & (sick == 0)
         factor = torch.where(low, (self.min_norm / signal).clamp(max=self.max_factor), torch.ones_like(signal))
         return Decision((Scale(factor),)), state

@@ -154,7 +154,9 @@ def _limit_groups(summary: GradientSummary, plan: _Plan) -> Decision:
     """Clip the joint norm of each group to its limit, all groups at once."""
     group, limits = plan.group, plan.limits
     largest = summary.norm.max()
-    divisor = torch.where(largest > 0, largest, torch.ones_like(largest))
+    # A power of two, which rounds nothing: the limit of one module must not depend, in its last bit, on which others
+    # this rank has.
+    divisor = torch.where(largest > 0, largest / torch.frexp(largest).mantissa, torch.ones_like(largest))
     squares = torch.zeros_like(limits).index_add(0, group, (summary.norm / divisor).square())
     sick = torch.zeros_like(limits).index_add(0, group, summary.nonfinite.to(limits.dtype))
     norms = squares.sqrt() * divisor

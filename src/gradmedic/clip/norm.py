@@ -47,12 +47,11 @@ class NormClip(BaseTransform):
         """Decide about one step; what is not finite is left alone, NaN never multiplies anything."""
         if self.per == "unit":
             return self._by_unit(summary), state
-        norms = summary.norms(self.norm_type)
         if self.per == "model":
-            signal, sick = joint_norm(norms, self.norm_type), summary.nonfinite.sum()
+            signal, sick = summary.joint(self.norm_type)
             valid = sick == 0
         else:
-            signal, sick = norms, summary.nonfinite
+            signal, sick = summary.norms(self.norm_type), summary.nonfinite
             valid = (sick == 0) if summary.seen is None else (sick == 0) & summary.seen
         held = state.parts["threshold"]
         limit = self.threshold.value(signal, held, summary)

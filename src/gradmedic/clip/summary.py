@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gradmedic.clip.access import Gradients
 from gradmedic.clip.operations import Operation, Scale, UnitScale
 from gradmedic.clip.spec import Spec
+from gradmedic.stats.spans import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class GradientSummary:
         max_abs: largest magnitudes [N], or None where they were not measured.
         l1: sums of magnitudes [N], or None where they were not measured.
         gradients: a way to measure more; None where there is none.
+        spans: which tensors go into totals together with those of other ranks; None where all are here. What is joint
+            is then asked of the others, so that all ranks must ask for the same at the same time.
     """
 
     spec: Spec
@@ -38,6 +41,10 @@ class GradientSummary:
     max_abs: torch.Tensor | None = None
     l1: torch.Tensor | None = None
     gradients: Gradients | None = None
+    spans: Spans | None = None
+    _joined: dict[float, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of_norms(
@@ -58,12 +65,29 @@ class GradientSummary:
     @property
     def total(self) -> torch.Tensor:
         """L2 norm of everything, 0-d float64; scaled so that float64's extremes neither overflow nor vanish."""
-        return joint_norm(self.norm, 2.0)
+        return self.joint(2.0)[0]
 
     @property
     def finite(self) -> torch.Tensor:
         """Whether every element is finite, 0-d bool."""
-        return self.nonfinite.sum() == 0
+        return self.joint(2.0)[1] == 0
+
+    def joint(self, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (p-norm of everything over the finite elements, number of the others), 0-d; of all ranks."""
+        if p not in self._joined:
+            norms = self.norms(p)
+            own = self.spans is None
+            joined = (joint_norm(norms, p), self.nonfinite.sum()) if own else self._joint_of(norms, self.nonfinite, p)
+            self._joined[p] = joined
+        return self._joined[p]
+
+    def joint_of(self, norms: torch.Tensor, p: float) -> torch.Tensor:
+        """Return the p-norm, 0-d, of anything whose p-norms [N] are by tensor, such as the weights; of all ranks."""
+        return joint_norm(norms, p) if self.spans is None else self._joint_of(norms, torch.zeros_like(norms), p)[0]
+
+    def _joint_of(self, norms: torch.Tensor, sick: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.spans is not None
+        return self.spans.joint_norm(norms, sick, p)
 
     def norms(self, p: float = 2.0) -> torch.Tensor:
         """Return the p-norms of the tensors, float64 [N], over the finite elements."""

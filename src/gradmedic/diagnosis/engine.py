@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.draft import Draft, Rule
 from gradmedic.diagnosis.finding import Finding, rank_of
-from gradmedic.diagnosis.harm import CALM
+from gradmedic.diagnosis.harm import CALM, WORSE, quotes
 from gradmedic.diagnosis.history import History
 from gradmedic.diagnosis.layout import Layout, layout_of
 from gradmedic.diagnosis.limits import Limits, checked_limits
 from gradmedic.diagnosis.ranking import ranked
 from gradmedic.diagnosis.rules import select
-from gradmedic.diagnosis.suppression import fold
+from gradmedic.diagnosis.suppression import explains, fold
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
@@ -23,6 +23,8 @@ from gradmedic.types import Event
 
 _logger = logging.getLogger(__name__)
 _Key = tuple[str, str, str]
+#: Rank of a finding that is a fault for certain, and no warning.
+_FAULT = rank_of("error")
 
 
 class Engine:
@@ -107,17 +109,28 @@ class Engine:
             events, self._events = self._events, []
             view = self._view(self._last[name], history, events, table=False, final=True)
             made += self._judge(view)
+            for rule in tuple(self._rules):
+                self._guarded(rule, view, self._withdraw)  # what stood for the sake of one that is taken back too
             self._say_how_it_ended(view)
         return made
 
     def _say_how_it_ended(self, view: View) -> None:
-        """Word findings anew that were made before the loss could tell anything, in a run that came to no harm."""
-        if view.harm:
-            return
-        now = {"harm": view.harm.phrase, "loss_first": view.loss.first, "loss_recent": view.loss.recent}
+        """Word findings anew that were made before it was known how the run goes on.
+
+        In a run that came to no harm these are all that were made before the loss could tell anything; in one that
+        became NaN those that quote a loss which was finite still.
+        """
         for key, finding in self._found.items():
-            if finding.optimizer in ("", view.frame.optimizer) and finding.params.get("harm") in CALM:
-                self._found[key] = in_language(replace(finding, params={**finding.params, **now}), self.lang)
+            said = finding.params.get("harm")
+            if finding.optimizer not in ("", view.frame.optimizer):
+                continue
+            if not view.harm and said in CALM:
+                now = {**quotes(view.loss, view.harm), "harm": view.harm.phrase}
+            elif view.harm.reason == "nonfinite" and said in WORSE:
+                now = {"harm": WORSE[said], "harm_step": view.harm.step}
+            else:
+                continue
+            self._found[key] = in_language(replace(finding, params={**finding.params, **now}), self.lang)
 
     def findings(self, lang: str | None = None) -> list[Finding]:
         """Return all findings, the most likely root cause first, consequences folded under their cause."""
@@ -133,18 +146,26 @@ class Engine:
 
     def _judge(self, view: View) -> list[Finding]:
         made: list[Finding] = []
+
+        def evaluate(rule: Rule, view: View) -> None:
+            for draft in rule.evaluate(view):
+                finding = self._keep(rule, draft, view)
+                if finding is not None:
+                    made.append(finding)
+            self._withdraw(rule, view)
+
         for rule in tuple(self._rules):
-            try:
-                for draft in rule.evaluate(view):
-                    finding = self._keep(rule, draft, view)
-                    if finding is not None:
-                        made.append(finding)
-                self._withdraw(rule, view)
-            except Exception as error:
-                if self.strict:
-                    raise
-                self._disable(rule, error)
+            self._guarded(rule, view, evaluate)
         return made
+
+    def _guarded(self, rule: Rule, view: View, act: Callable[[Rule, View], None]) -> None:
+        """Let a rule act; one that raises is switched off."""
+        try:
+            act(rule, view)
+        except Exception as error:
+            if self.strict:
+                raise
+            self._disable(rule, error)
 
     def _keep(self, rule: Rule, draft: Draft, view: View) -> Finding | None:
         optimizer = view.frame.optimizer if draft.optimizer is None else draft.optimizer
@@ -152,7 +173,7 @@ class Engine:
         old = self._found.get(key)
         if old is not None and rank_of(old.severity) >= rank_of(draft.severity):
             return None
-        finding = self._found[key] = _worded(rule, draft, optimizer, self.lang)
+        finding = self._found[key] = _worded(rule, draft, view, optimizer, self.lang)
         return finding
 
     def _withdraw(self, rule: Rule, view: View) -> None:
@@ -160,8 +181,15 @@ class Engine:
         if holds is None or not self._found:
             return
         for key, finding in tuple(self._found.items()):
-            if key[0] == rule.code and not holds(finding, view):
+            if key[0] == rule.code and not holds(finding, view) and not self._has_done_damage(finding):
                 del self._found[key]
+
+    def _has_done_damage(self, cause: Finding) -> bool:
+        """Whether a fault that stands follows from this one: what has led to it is not forgiven when the loss falls."""
+        return any(
+            rank_of(effect.severity) >= _FAULT and effect.code != cause.code and explains(cause, effect)
+            for effect in self._found.values()
+        )
 
     def _disable(self, rule: Rule, error: Exception) -> None:
         self._rules.remove(rule)
@@ -183,8 +211,15 @@ def in_language(finding: Finding, lang: str) -> Finding:
     )
 
 
-def _worded(rule: Rule, draft: Draft, optimizer: str, lang: str) -> Finding:
-    params: Mapping[str, object] = {"step": draft.step, "where": draft.where, "optimizer": optimizer, **draft.params}
+def _worded(rule: Rule, draft: Draft, view: View, optimizer: str, lang: str) -> Finding:
+    said = quotes(view.loss, view.harm) if "loss_first" in draft.params else {}
+    params: Mapping[str, object] = {
+        "step": draft.step,
+        "where": draft.where,
+        "optimizer": optimizer,
+        **said,
+        **draft.params,
+    }
     words = wording.render(rule.code, draft.variant, params, lang)
     return Finding(
         code=rule.code,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gradmedic.diagnosis.loss import LossSummary
 
@@ -13,6 +13,8 @@ Reason = Literal["nonfinite", "diverged", "not_falling", ""]
 Mood = Literal["early", "falling", "none"]
 #: Phrases of a run without harm: they change as the run goes on.
 CALM = frozenset({"@harm_early", "@harm_falling", "@harm_none"})
+#: Phrases of a harm that may end in another one, NaN: what is said of a run that went on to that.
+WORSE = {"@harm_diverged": "@harm_diverged_nonfinite", "@harm_raised": "@harm_raised_nonfinite"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,31 @@ def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> H
     if loss.falling is False and not _solved(loss):
         return Harm("not_falling", None)
     return Harm(mood="early" if loss.falling is None else ("falling" if loss.falling else "none"))
+
+
+def quotes(loss: LossSummary, harm: Harm) -> dict[str, Any]:
+    """Return the numbers that phrases of harm quote, each with the steps that it is of.
+
+    A reader holds them against the curve: what is a median is said to be one, and over which steps; what went up is
+    quoted as it was measured, with its step.
+
+    Args:
+        loss: the loss so far.
+        harm: as `assess` returns it.
+
+    Returns:
+        Placeholders of the message files.
+    """
+    first, last = loss.recent_steps or (None, None)
+    return {
+        "loss_first": loss.first,
+        "loss_recent": loss.recent,
+        "recent_from": first,
+        "recent_to": last,
+        "loss_high": loss.high,
+        "high_step": loss.high_step,
+        "harm_step": harm.step,
+    }
 
 
 def _solved(loss: LossSummary) -> bool:

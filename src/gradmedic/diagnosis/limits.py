@@ -25,6 +25,14 @@ def checked_limits(limits: Limits) -> Limits:
     return _positive(limits, "limits")
 
 
+def recorded_limits(meta: Mapping[str, Any]) -> Limits:
+    """Return the limits that a run was recorded with; None where there are none, or where they are damaged."""
+    try:
+        return checked_limits(meta.get("limits"))
+    except InputError:
+        return None
+
+
 def _positive(value: Any, label: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value <= 0:
         raise InputError(

@@ -32,7 +32,8 @@ class LossSummary:
         start: the very first loss, before any step.
         first: first loss (the lower of the first and the median of the first five); NaN when there is none.
         best: lowest smoothed loss.
-        recent: median of the last 20.
+        recent: median of the last 20 finite ones; `recent_steps` are the first and the last step that it is taken over.
+        high: the largest of the last three finite ones, which was measured at `high_step`; NaN when there is none.
         last: the last loss, finite or not; None when there is none.
         falling: recent at least 2 % below first, and not standing still within 15 % of it; None while fewer than 40
             losses are known.
@@ -48,6 +49,9 @@ class LossSummary:
     first: float = math.nan
     best: float = math.nan
     recent: float = math.nan
+    recent_steps: tuple[int, int] | None = None
+    high: float = math.nan
+    high_step: int | None = None
     last: float | None = None
     falling: bool | None = None
     trend: float = math.nan
@@ -81,6 +85,7 @@ class LossTracker:
         "_noise",
         "_recent",
         "_since",
+        "_steps",
         "_summary",
         "_weight",
         "count",
@@ -90,6 +95,7 @@ class LossTracker:
         self.count = 0
         self._early: list[float] = []
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._steps: deque[int] = deque(maxlen=_RECENT)
         #: Median of the last 20 losses when 20, 40, 80, … were known.
         self._marks: list[float] = []
         self._ema = self._weight = 0.0
@@ -114,6 +120,7 @@ class LossTracker:
         if len(self._early) < _BEST_AFTER:
             self._early.append(loss)
         self._recent.append(loss)
+        self._steps.append(step)
         if self.count == _RECENT << len(self._marks):
             self._marks.append(median(self._recent))
         self._measure_noise(loss)
@@ -190,12 +197,17 @@ class LossTracker:
             return LossSummary(last=self._last, nonfinite_step=self._since["nonfinite"])
         first, recent = self.first, median(self._recent)
         scale = abs(first) or 1.0
+        latest = range(max(0, len(self._recent) - 3), len(self._recent))
+        highest = max(latest, key=lambda at: self._recent[at])
         return LossSummary(
             count=self.count,
             start=self._early[0],
             first=first,
             best=first if math.isnan(self._best) else self._best,
             recent=recent,
+            recent_steps=(self._steps[0], self._steps[-1]),
+            high=self._recent[highest],
+            high_step=self._steps[highest],
             last=self._last,
             falling=self._falling(first, recent, scale),
             trend=(recent - first) / scale,

@@ -151,9 +151,23 @@ def no_better_than_constant(series: Sequence[SampledRow], n: int, share: float) 
     Returns:
         The median ratio; None where it is smaller, or too few are known.
     """
-    ratios = [row.get("loss") / row.get("baseline") for row in list(series)[-n:] if row.get("baseline") > 0]
-    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+    ratios = [ratio for ratio, _ in _ratios(series, n)]
     if len(ratios) < n:
         return None
     ratio = median(ratios)
     return ratio if ratio >= share else None
+
+
+def median_row(series: Sequence[SampledRow], n: int) -> SampledRow:
+    """Return that of the last `n` samples whose loss is the (lower) median beside the best constant prediction's.
+
+    It is the one to quote for `no_better_than_constant`: the last sample may well be better than the constant.
+    """
+    rows = sorted(_ratios(series, n), key=lambda entry: entry[0])
+    return rows[(len(rows) - 1) // 2][1] if rows else series[-1]
+
+
+def _ratios(series: Sequence[SampledRow], n: int) -> list[tuple[float, SampledRow]]:
+    rows = [row for row in list(series)[-n:] if row.get("baseline") > 0]
+    ratios = [(row.get("loss") / row.get("baseline"), row) for row in rows]
+    return [(ratio, row) for ratio, row in ratios if math.isfinite(ratio)]

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gradmedic.diagnosis.local_table import local_table
+from gradmedic.diagnosis.rank_outliers import outlier_events, same_events
+from gradmedic.diagnosis.ranks import ranks_of
 from gradmedic.types import Event
 
 Array = npt.NDArray[Any]
@@ -25,6 +28,9 @@ _HEARSAY = ("elsewhere", "unknown", "parameter")
 def rank_events(run: Any) -> list[Event]:
     """Return one event of kind "ranks" for each rank whose replica differs from the first one's; none for one rank.
 
+    Where they agree, one of kind "rank_gradient" for each rank whose gradient, before the reduction, is out of
+    proportion, and one of kind "same_gradients" where all are equal: see `rank_outliers`.
+
     Args:
         run: an opened run folder; anything that has no ranks gives nothing.
 
@@ -33,14 +39,16 @@ def rank_events(run: Any) -> list[Event]:
         `share` of the tensors that differ by then; `gradients_differ`, the share of common steps at which the
         gradients do; `steps` and `tensors` in common; `time` of that step on the reference.
     """
-    ranks = _ranks_of(run)
+    ranks = ranks_of(run)
     if len(ranks) < 2 or not _trained_together(run.meta):
         return []
     if any(event.get("kind") == "paused" for event in run.events):
         return []  # the ranks' numbers of one step may be of different ones
     tables = {rank: {column: run.matrix(column, rank=rank) for column in _COLUMNS} for rank in ranks}
     first, others = ranks[0], ranks[1:]
-    return [event for rank in others for event in _compare(tables[first], tables[rank], first, rank)]
+    apart = [event for rank in others for event in _compare(tables[first], tables[rank], first, rank)]
+    local = local_table(run, ranks)
+    return apart if local is None else [*apart, *same_events(local), *outlier_events(run, local)]
 
 
 def events_of_first_rank(events: Sequence[Event]) -> list[Event]:
@@ -61,13 +69,6 @@ def events_of_first_rank(events: Sequence[Event]) -> list[Event]:
             event = {**event, "class": "backward"}  # nobody brought it
         told.append(event)
     return told
-
-
-def _ranks_of(run: Any) -> list[int]:
-    steps = getattr(run, "steps", None)
-    if steps is None or "rank" not in steps.schema.names or not hasattr(run, "matrix"):
-        return []
-    return sorted(set(steps["rank"].unique().to_pylist()))
 
 
 def _trained_together(meta: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
+from gradmedic.diagnosis.draft import Rule
 from gradmedic.diagnosis.engine import Engine
 from gradmedic.diagnosis.finding import Finding, rank_of
 from gradmedic.diagnosis.findings import Findings
-from gradmedic.diagnosis.limits import Limits
+from gradmedic.diagnosis.limits import Limits, recorded_limits
 from gradmedic.diagnosis.rank_events import events_of_first_rank, rank_events
 from gradmedic.diagnosis.ranking import ranked
 from gradmedic.frame import Frame
@@ -28,7 +30,9 @@ class Recorded(Protocol):
     def frames(self) -> Iterable[Frame]: ...
 
 
-def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> Findings:
+def diagnose(
+    run: Recorded, *, lang: str = "en", limits: Limits = None, rules: str | Sequence[str | Rule] = "default"
+) -> Findings:
     """Diagnose a run.
 
     The same rules see the same frames and events in the same order as while it trained.
@@ -37,16 +41,18 @@ def diagnose(run: Recorded, *, lang: str = "en", limits: Limits = None) -> Findi
         run: an opened run folder (`gm.open_run`), or anything with `meta`, `events` and `frames()`.
         lang: language of the messages, "en" or "zh".
         limits: the user's own alarm; None for the one that the run was recorded with.
+        rules: "default", or a sequence of codes and rule objects, as for `gm.watch`; objects are copied, so give fresh
+            ones.
 
     Returns:
         A list of findings, most likely root cause first, consequences folded under their cause; `print` it for one
         paragraph each.
 
     Raises:
-        InputError: unknown language, or limits that are not positive numbers.
+        InputError: unknown language or code, or limits that are not positive numbers.
     """
-    held = limits if limits is not None else run.meta.get("limits")
-    engines = replay_by_process(run, lambda: Engine(lang=lang, limits=held))
+    held = limits if limits is not None else recorded_limits(run.meta)
+    engines = replay_by_process(run, lambda: Engine(rules=deepcopy(rules), lang=lang, limits=held))
     if len(engines) == 1:
         return Findings(engines[0].findings())
     return Findings(_joined([engine.findings() for engine in engines]))

@@ -180,6 +180,7 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM303 GM304", "GM301", _always),
     _edge("GM303", "GM101 GM106", _always, only="zero partial"),
     _edge("GM310", "GM311", _always),
+    _edge("GM310", "GM408 GM509 GM510 GM515", _always, of="initial multiplied undivided"),
     _edge("GM310 GM311", "GM404 GM405 GM302", _not_later),
     # A loss that is maximised grows, and all with it; inputs that say nothing, and a leak, explain what is learned.
     _edge("GM504", _SYMPTOMS | _HARM_ONLY | {"GM201", "GM404", "GM405", "GM406", "GM408", "GM411"}, _not_later),
@@ -236,7 +237,7 @@ def fold(listed: Sequence[Finding]) -> list[Finding]:
     parent: list[int | None] = [None] * len(listed)
     for place, effect in enumerate(listed):
         for candidate, cause in enumerate(listed):
-            if candidate != place and _explains(cause, effect) and not _leads_to(parent, candidate, place):
+            if candidate != place and explains(cause, effect) and not _leads_to(parent, candidate, place):
                 parent[place] = candidate
                 break
     children: dict[int, list[Finding]] = {}
@@ -251,7 +252,8 @@ def fold(listed: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _explains(cause: Finding, effect: Finding) -> bool:
+def explains(cause: Finding, effect: Finding) -> bool:
+    """Return whether one finding is the cause of another."""
     if rank_of(cause.severity) == 0 < rank_of(effect.severity):
         return False
     if (effect.code, effect.variant) in _CERTAIN:

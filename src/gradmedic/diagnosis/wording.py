@@ -15,6 +15,7 @@ from typing import Any
 from gradmedic.diagnosis.actions import resolve
 from gradmedic.diagnosis.finding import Remedy
 from gradmedic.errors import InputError
+from gradmedic.plain_text import abridged
 
 LANGUAGES: tuple[str, ...] = ("en", "zh")
 
@@ -93,9 +94,12 @@ def share(value: float) -> str:
 
 
 def names(entries: Sequence[str], lang: str) -> str:
-    """Return names as they stand in a sentence, at most three of them and the count of the rest."""
+    """Return names as they stand in a sentence, at most three of them and the count of the rest.
+
+    Names are anyone's: what a terminal could act upon is spelled out, and the middle of very long ones is left out.
+    """
     phrases = messages(lang)["phrases"]
-    shown = phrases["list_separator"].join(entries[:SHOWN_NAMES])
+    shown = phrases["list_separator"].join(abridged(entry) for entry in entries[:SHOWN_NAMES])
     rest = len(entries) - SHOWN_NAMES
     return f"{shown}{phrases['and_more'].format(n=rest)}" if rest > 0 else shown
 
@@ -121,6 +125,9 @@ def phrase(key: str, params: Mapping[str, Any], lang: str) -> str:
 def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Words:
     """Return title, message and remedies of a finding.
 
+    A rule of the user's own has no place in the message files: its `params` bring the words, "message" at least,
+    "title" and "remedy" if it likes, in whatever language they are.
+
     Args:
         code: for instance "GM301".
         variant: "" for the rule's main message, else the name of one of its variants.
@@ -132,7 +139,9 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
     """
     table = messages(lang).get(code)
     if table is None:
-        raise InputError(f"there is no rule {code!r}; there are: {', '.join(codes())}")
+        if "message" not in params:
+            raise InputError(f"there is no rule {code!r}; there are: {', '.join(codes())}")
+        return _own_words(code, params)
     values = _plain(params, lang, nested=True)
     template = table.get("variants", {}).get(variant, table["message"])
     remedies = tuple(
@@ -141,6 +150,11 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
         if (not entry.get("for") or variant in entry["for"]) and (not entry.get("when") or params.get(entry["when"]))
     )
     return Words(table["title"], template.format_map(values), remedies)
+
+
+def _own_words(code: str, params: Mapping[str, Any]) -> Words:
+    remedies = (Remedy(str(params["remedy"])),) if params.get("remedy") else ()
+    return Words(str(params.get("title") or code), str(params["message"]), remedies)
 
 
 def placeholders(template: str) -> frozenset[str]:
@@ -154,7 +168,7 @@ def _plain(params: Mapping[str, Any], lang: str, *, nested: bool) -> dict[str, s
 
 def _text(value: Any, params: Mapping[str, Any], lang: str, *, nested: bool) -> str:
     if isinstance(value, str):
-        return phrase(value[1:], params, lang) if nested and value.startswith("@") else value
+        return phrase(value[1:], params, lang) if nested and value.startswith("@") else abridged(value)
     if isinstance(value, (tuple, list)):
         return names([str(entry) for entry in value], lang)
     if value is None:

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,15 +27,18 @@ class EventFile:
     Args:
         folder: where it comes to lie; made when missing.
         began: unix seconds of the first event.
+        suffix: what its name ends in, beside "gradmedic".
+        live: never replace a file, and write each event at once, so that TensorBoard can follow.
     """
 
-    def __init__(self, folder: Path, began: float) -> None:
+    def __init__(self, folder: Path, began: float, *, suffix: str = "", live: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"events.out.tfevents.{max(0, int(began)):010d}.gradmedic"
+        name = ".".join(part for part in ("gradmedic", suffix) if part)
+        self.path = folder / f"events.out.tfevents.{max(0, int(began)):010d}.{name}"
         self.began = began
         self._event: Any = _messages("event").Event
         self._summary: Any = _messages("summary").Summary
-        self._file = self.path.open("wb")
+        self._file: IO[bytes] = self.path.open("xb", buffering=0) if live else self.path.open("wb")
         self._write(self._event(wall_time=began, file_version="brain.Event:2"))
 
     def scalars(self, step: int, time: float, values: list[tuple[str, float]]) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from gradmedic.errors import InputError
-from gradmedic.export.narrowed import NarrowedStore, open_light
 from gradmedic.record.arrays import Array, booleans, codes_of, starts_of_groups, to_numpy
 from gradmedic.record.layout import PartName, parse_name
+from gradmedic.record.narrowed import NarrowedStore, open_light
 from gradmedic.record.run import Run, open_run
 from gradmedic.record.segments import ordinals_of
 from gradmedic.record.store import FolderStore

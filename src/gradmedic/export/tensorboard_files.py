@@ -199,7 +199,7 @@ def _write_findings(file: EventFile, events: Iterable[Mapping[str, Any]], select
             continue
         if step < (selection.first or 0) or (selection.last is not None and step >= selection.last):
             continue
-        file.text(step, _time_of(event), f"finding/{finding.get('code')}", _markdown(finding))
+        file.text(step, _time_of(event), f"finding/{finding.get('code')}", markdown(finding))
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
@@ -207,7 +207,8 @@ def _time_of(event: Mapping[str, Any]) -> float:
     return float(time) if isinstance(time, (int, float)) else math.nan
 
 
-def _markdown(finding: Mapping[str, Any]) -> str:
+def markdown(finding: Mapping[str, Any]) -> str:
+    """Return a finding, as `to_json` has it, as a text for TensorBoard."""
     remedies = "".join(f"\n- {entry.get('text', '')}" for entry in finding.get("remedies", ()))
     heading = f"**{finding.get('code')} {finding.get('title', '')}** ({finding.get('severity')})"
     return f"{heading}\n\n{finding.get('message', '')}\n{remedies}"

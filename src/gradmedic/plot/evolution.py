@@ -10,6 +10,7 @@ import numpy as np
 from gradmedic.diagnosis import Finding, diagnose
 from gradmedic.plot import style
 from gradmedic.plot.canvas import axes, legend_beside, name_axes, say, steps_along, title
+from gradmedic.plot.extremes import bear_extremes
 from gradmedic.plot.labels import unique_labels
 from gradmedic.plot.lines import at_bottom, at_top, curve, log_if_positive
 from gradmedic.plot.loss import step_marks
@@ -95,6 +96,7 @@ def evolution(
 def _curves(ax: Axes, table: Table) -> list[Any]:
     if table.log:
         log_if_positive(ax, [table.values])
+    bear_extremes(ax, [table.values])
     labels = unique_labels(table.names)
     return [
         curve(ax, table.steps, table.values[:, at], label=labels[at], **style.series_style(at))

@@ -9,6 +9,7 @@ import numpy as np
 from gradmedic.errors import InputError
 from gradmedic.plot import style
 from gradmedic.plot.canvas import axes, head, name_axes, say
+from gradmedic.plot.extremes import HUGE, set_log_limits
 from gradmedic.plot.lines import plain_log_ticks_if_short
 from gradmedic.plot.rows_axis import name_rows
 from gradmedic.plot.scalars import shown_scalars
@@ -117,7 +118,9 @@ def over_steps(values: Any, reduce: Any) -> Any:
     """Return what `reduce` makes of each row's numbers [S, R] -> [R], NaN where a row has none."""
     known = ~np.isnan(values).all(axis=0)
     made = np.full(values.shape[1], np.nan)
-    made[known] = reduce(values[:, known], axis=0)
+    # Sums of the two middle values of a median may overflow; halves of the smallest numbers would be zero.
+    scale = 0.25 if known.any() and np.nanmax(np.abs(values[:, known])) > HUGE else 1.0
+    made[known] = reduce(values[:, known] * scale, axis=0) / scale
     return made
 
 
@@ -130,7 +133,7 @@ def _bars(ax: Axes, lower: Table, upper: Table, labels: list[str]) -> list[Any]:
     positive = positive[positive > 0]
     if len(positive):
         ax.set_yscale("log", nonpositive="clip")
-        ax.set_ylim(positive.min() / 3, positive.max() * 3)
+        set_log_limits(ax, positive)
     places = np.arange(len(middle))
     handles: list[Any] = []
     for values, color, label in drawn:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradmedic.plot.extremes import bear_extremes
 from gradmedic.plot.style import NONFINITE, SKIPPED
 from gradmedic.record.arrays import Array
 
@@ -104,6 +105,7 @@ def log_if_positive(ax: Axes, parts: Iterable[Array]) -> bool:
         return False
     ax.set_yscale("log", nonpositive="mask")
     _plain_if_short(ax.yaxis, float(finite[finite > 0].min()), float(finite.max()))
+    bear_extremes(ax, [finite])
     return True
 
 
@@ -111,7 +113,7 @@ def plain_log_ticks_if_short(ax: Axes) -> None:
     """Write the ticks of a logarithmic y axis as plain numbers where it spans few decades."""
     low, high = ax.get_ylim()
     if ax.get_yscale() == "log":
-        _plain_if_short(ax.yaxis, low, high)
+        _plain_if_short(ax.yaxis, float(low), float(high))
 
 
 def _plain_if_short(axis: Axis, low: float, high: float) -> None:

@@ -11,6 +11,7 @@ from gradmedic.diagnosis import Finding, diagnose
 from gradmedic.diagnosis.engine import in_language
 from gradmedic.plot import style
 from gradmedic.plot.canvas import axes, head, name_axes, say, steps_along
+from gradmedic.plot.extremes import bear_extremes
 from gradmedic.plot.findings_marks import mark_findings
 from gradmedic.plot.labels import label
 from gradmedic.plot.lines import at_top, curve, log_if_positive, ticks_along
@@ -113,8 +114,9 @@ def _scale(ax: Axes, known: Sequence[Shown]) -> None:
     values = np.concatenate([each.loss for each in known])
     finite = values[np.isfinite(values)]
     positive = finite[finite > 0]
-    if len(positive) and len(positive) == len(finite) and finite.max() / finite.min() > _LOG_FROM:
+    if len(positive) and len(positive) == len(finite) and finite.max() / _LOG_FROM > finite.min():
         log_if_positive(ax, [finite])
+    bear_extremes(ax, [finite])
 
 
 def _curve(ax: Axes, shown: Shown, at: int, of: int, say_in: Mapping[str, str]) -> Any:

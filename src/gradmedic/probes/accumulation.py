@@ -71,6 +71,10 @@ class Accumulation:
         if self._threads.alone():
             self._notice_erased()
 
+    def put_aside(self) -> None:
+        """The gradients were added to a trainer's own sum: that they are erased next says nothing."""
+        self._leftovers.forget()
+
     def after_backward(self, stepped_inside: set[str]) -> dict[str, Any] | None:
         """A backward pass has ended.
 

@@ -6,6 +6,7 @@ happen to be here.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -19,29 +20,53 @@ from gradmedic.stats.parts import part_to_measure
 from gradmedic.types import Backend
 
 
+class Layouts:
+    """Keeps how the tensors lie that were measured last: the same ones as a rule, and it takes a while to look.
+
+    Args:
+        agreement: with the other ranks.
+    """
+
+    def __init__(self, agreement: Agreement) -> None:
+        self._agreement = agreement
+        self._holders: list[weakref.ref[Tensor]] = []
+        self._distribution = Distribution(())
+
+    def of(self, parameters: Sequence[Tensor]) -> Distribution:
+        """Return how the parameters lie on the ranks, which have been asked whether they take part."""
+        known = self._holders
+        if len(known) == len(parameters) and all([held() is each for held, each in zip(known, parameters)]):  # noqa: B905
+            self._distribution.ask()
+        else:
+            self._distribution = Distribution(parameters, self._agreement)
+            self._holders = [weakref.ref(parameter) for parameter in parameters]
+        return self._distribution
+
+
 def measure_gradients(
-    parameters: Sequence[Tensor], agreement: Agreement, *, full: bool, histogram: bool, backend: Backend
-) -> tuple[StatsTable | None, Tensor | None, Tensor | None]:
+    parameters: Sequence[Tensor], layouts: Layouts, *, full: bool, histogram: bool, backend: Backend
+) -> tuple[StatsTable | None, Tensor | None, Tensor | None, Distribution | None]:
     """Measure the gradients of readable parameters, as a table or as norms only.
 
     Returns:
-        (table or None, norms [N] or None, present [N] or None): `present` says which tensors have a gradient on any
-        rank, bool; None when all that were given have one.
+        (table or None, norms [N] or None, present [N] or None, distribution or None): `present` says which tensors have
+        a gradient, bool; None when all that were given have one. Norms are of the whole tensors, `present` is of all
+        ranks then. With a distribution, the table is of what lies here, and `present` too: who is joined with other
+        things of the step later takes no collectives of its own.
     """
     if not any(map(is_distributed, parameters)):
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if full:
-            return gradient_stats(gradients, histogram=histogram, backend=backend), None, None
-        return None, norms(gradients, backend=backend), None
-    distribution = Distribution(parameters, agreement)
+            return gradient_stats(gradients, histogram=histogram, backend=backend), None, None, None
+        return None, norms(gradients, backend=backend), None, None
+    distribution = layouts.of(parameters)
     parts = [part_to_measure(parameter, together=not distribution.plain) for parameter in parameters]
     held = torch.tensor([parameter.grad is not None for parameter in parameters])
     if full:
-        table = distribution.join_table(gradient_stats(parts, histogram=histogram, backend=backend))
-        return table, None, (table.numel > 0) | held.to(table.counts.device, non_blocking=True)
+        return gradient_stats(parts, histogram=histogram, backend=backend), None, held, distribution
     values = norms(parts, backend=backend)
     values, present = distribution.join_norms(values, held.to(values.device, non_blocking=True))
-    return None, values, present
+    return None, values, present, None
 
 
 def global_norms(tensors: Sequence[Tensor], agreement: Agreement, *, backend: Backend) -> Tensor:

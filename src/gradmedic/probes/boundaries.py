@@ -13,6 +13,7 @@ from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.in_backward import merge_steps
+from gradmedic.probes.local_gradients import LocalGradients
 from gradmedic.probes.loss_share import LossShare
 from gradmedic.probes.observed import NAME as OBSERVED
 from gradmedic.probes.observed import ObservedModels
@@ -31,6 +32,7 @@ class Boundaries:
         fleet, hands, observed: the optimizers that are followed, and what stands for one.
         options: how to watch.
         losses: gives each step its loss.
+        local: gives it this rank's own gradients.
         treatment: puts back what it took away for a step.
         clips: is told of steps.
         facts: is told which boundary was taken.
@@ -45,6 +47,7 @@ class Boundaries:
         observed: ObservedModels,
         options: WatchOptions,
         losses: LossShare,
+        local: LocalGradients,
         treatment: Treatment,
         clips: ClipWatch,
         facts: Facts,
@@ -59,6 +62,7 @@ class Boundaries:
         self._observed = observed
         self._options = options
         self._losses = losses
+        self._local = local
         self._treatment = treatment
         self._clips = clips
         self._facts = facts
@@ -85,12 +89,16 @@ class Boundaries:
         pending = probe.finish(skipped=skipped)
         if pending is None:
             return
+        if pending.engine is not None:
+            self._facts.engine = pending.engine
         self._treatment.conclude(probe, pending)
         self._clips.stepped()
         if inside_backward():
+            self._local.drop(probe)
             self._in_backward.append(pending)
             return
         self._losses.give(pending, self.evaluations.pop(id(probe), None))
+        self._local.give(probe, pending)
         self._publisher.publish(pending)
 
     def withhold(self, probe: OptimizerProbe, optimizer: Any, reason: str) -> None:

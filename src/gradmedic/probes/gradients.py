@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import torch
 
-from gradmedic.probes.across_ranks import global_norms, measure_gradients
-from gradmedic.probes.positions import index_of
-from gradmedic.stats import StatsTable
+from gradmedic.probes.across_ranks import Layouts, global_norms, measure_gradients
+from gradmedic.probes.engines import EngineSteps
+from gradmedic.probes.rank_groups import RankGroups
+from gradmedic.probes.reading import Clip as Clip
+from gradmedic.probes.reading import Reading as Reading
+from gradmedic.probes.reading import Version
+from gradmedic.probes.reading import current_norms as current_norms
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import plain_scalar
 from gradmedic.stats.mesh_layout import is_distributed
@@ -23,125 +26,24 @@ from gradmedic.stats.parts import local_gradient, readable
 from gradmedic.torch_hooks import ClipCall
 from gradmedic.types import Backend
 
-#: A gradient's address and version counter.
-Version = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Clip:
-    """One clipping of some tensors: the positions it touched, and how."""
-
-    positions: list[int] | None  # None: all
-    max_norm: float | None = None
-    total_norm: torch.Tensor | None = None
-    clip_value: float | None = None
-    scale: torch.Tensor | None = None  # our own clipping: the factor itself, 0-d or one for each tensor touched
-    clipped: torch.Tensor | None = None
-    threshold: torch.Tensor | None = None
-
-
-@dataclass(slots=True)
-class Reading:
-    """Gradients of some tensors at one moment, before any clipping.
-
-    Attributes:
-        keys: `id` of each parameter, in order.
-        table: statistics (full), or None when only norms were taken.
-        norms: L2 norms [N] when there is no table; NaN and infinity spread into them.
-        versions: the gradients' version counters after all that we know of was done to them.
-        clips: what was done to them since.
-        remeasured: norms of tensors that were changed by something we did not see: position -> 0-d tensor.
-        altered: whether something that is no clip has changed a gradient since.
-        present: which tensors have a gradient on any rank, bool [N]; None: all.
-    """
-
-    keys: list[int]
-    table: StatsTable | None
-    norms: torch.Tensor | None
-    versions: list[Version]
-    clips: list[Clip] = field(default_factory=list)
-    remeasured: tuple[list[int], torch.Tensor] | None = None
-    altered: bool = False
-    present: torch.Tensor | None = None
-
-    def select(self, positions: Sequence[int]) -> Reading:
-        """Return the reading of some of its tensors (several optimizers may share one clip call)."""
-        if len(positions) == len(self.keys):
-            return self
-        places = {old: new for new, old in enumerate(positions)}
-        index = torch.tensor(positions, dtype=torch.int64)
-        part = Reading(
-            [self.keys[at] for at in positions],
-            None if self.table is None else _select(self.table, index),
-            None if self.norms is None else self.norms[index.to(self.norms.device)],
-            [self.versions[at] for at in positions],
-            present=None if self.present is None else self.present[index.to(self.present.device)],
-        )
-        for clip in self.clips:
-            touched = range(len(self.keys)) if clip.positions is None else clip.positions
-            among = [place for place, at in enumerate(touched) if at in places]
-            if among:
-                whole = len(among) == len(positions)
-                kept = [places[touched[place]] for place in among]
-                scale = clip.scale
-                if scale is not None and scale.dim():
-                    scale = scale[index_of(among, scale.device)]
-                part.clips.append(replace(clip, positions=None if whole else kept, scale=scale))
-        return part
-
-    @property
-    def norm(self) -> torch.Tensor:
-        """Pre-clip L2 norms [N], float64, on the gradients' device."""
-        if self.table is not None:
-            return self.table.norm
-        assert self.norms is not None
-        return self.norms
-
-    def nonfinite(self) -> torch.Tensor:
-        """Number of NaN and infinite elements, 0-d; from norms alone it is 1 for each tensor that has any."""
-        return self.table.nonfinite() if self.table is not None else (~torch.isfinite(self.norm)).sum()
-
-
-def _select(table: StatsTable, positions: torch.Tensor) -> StatsTable:
-    at = positions.to(table.counts.device)
-    histogram = None if table.log2_hist is None else table.log2_hist[at]
-    return StatsTable(table.moments[:, at], table.counts[:, at], histogram)
-
-
-def current_norms(reading: Reading) -> torch.Tensor:
-    """Return the norms [N] after what the user's own clipping did; float64, no host sync."""
-    values = reading.norm.clone()
-    for clip in reading.clips:
-        if clip.scale is not None:
-            factor = clip.scale.to(values.device)
-        elif clip.total_norm is not None and clip.max_norm is not None:
-            total = clip.total_norm.to(values.device, values.dtype)
-            factor = torch.clamp(clip.max_norm / (total + 1e-6), max=1.0)
-        else:
-            continue
-        if clip.positions is None:
-            values = values * factor
-        else:
-            index = index_of(clip.positions, values.device)
-            values[index] = values[index] * factor
-    if reading.remeasured is not None:
-        index = index_of(reading.remeasured[0], values.device)
-        values[index] = reading.remeasured[1].to(values.device)
-    return values
-
 
 class GradientReader:
     """Takes readings and keeps them until the step that they belong to.
 
     Args:
         backend: which statistics backend.
+        groups: what the user says of tensors whose likes lie on other ranks.
 
     Attributes:
         agreement: with the other ranks, where tensors lie on several of them.
+        engines: knows who keeps gradients that cannot be seen.
     """
 
-    def __init__(self, backend: Backend = "auto") -> None:
+    def __init__(self, backend: Backend = "auto", groups: RankGroups | None = None) -> None:
         self.agreement = Agreement()
+        self.groups = groups
+        self._layouts = Layouts(self.agreement)
+        self.engines: EngineSteps | None = None
         self._backend: Backend = backend
         self._waiting: list[Reading] = []
         self._holders: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -165,14 +67,16 @@ class GradientReader:
             waits: whether gradients may change before the reading is used, so that their versions matter.
         """
         factor = None if divide_by is None else 1.0 / divide_by.double()
-        table, vector, present = measure_gradients(
-            parameters, self.agreement, full=full, histogram=histogram, backend=self._backend
+        table, vector, present, apart = measure_gradients(
+            parameters, self._layouts, full=full, histogram=histogram, backend=self._backend
         )
-        if factor is not None:
+        if factor is not None and apart is None:
             table = None if table is None else table.scaled(factor)
             vector = None if vector is None else vector * factor.to(vector.device)
+            factor = None
         versions = [_version(p) for p in parameters] if waits else []
-        return Reading([id(p) for p in parameters], table, vector, versions, present=present)
+        keys = [id(p) for p in parameters]
+        return Reading(keys, table, vector, versions, present=present, apart=apart, factor=factor)
 
     def before_clip(
         self,

@@ -55,7 +55,8 @@ class LossShare:
 
         Args:
             pending: the step that was made.
-            evaluations: how often its closure was called; None without one.
+            evaluations: how often its closure was called; None without one. A closure that was called once is a part
+                of the step as any other: trainers put the last of several micro-batches into one, or nothing at all.
         """
         if self.meter.count:
             self._shared = (self.meter.loss, self.meter.scale, self.meter.count)
@@ -64,7 +65,7 @@ class LossShare:
             self._shared = _NOTHING
         self._sharers.add(pending.frame.optimizer)
         pending.loss, pending.loss_scale, count = self._shared
-        pending.frame.micro_batches = evaluations if evaluations is not None else count
+        pending.frame.micro_batches = evaluations if evaluations is not None and evaluations > 1 else count
         self.meter.restart()
 
     def another_stepped(self, optimizer: Any) -> None:

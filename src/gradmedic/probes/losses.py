@@ -111,6 +111,10 @@ class LossMeter:
         """The loss scale in force at the last backward call since the last step; None without a scaler."""
         return self._scale
 
+    def replace(self, loss: torch.Tensor) -> None:
+        """A trainer says what the loss so far is, 0-d, in true units."""
+        self._sum = loss.detach().to(torch.float64 if loss.device.type != "mps" else torch.float32)
+
     def take_back(self) -> None:
         """The backward call that was counted last has failed."""
         self._sum = self._sum_before

@@ -17,15 +17,19 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from gradmedic.clip.spec import describe_tensors
 from gradmedic.frame import Frame
 from gradmedic.holdings import held_by
 from gradmedic.probes.freshness import Freshness
 from gradmedic.probes.gradients import GradientReader, Reading
+from gradmedic.probes.joint import join_totals
 from gradmedic.probes.pending import ClipCount, PendingFrame
 from gradmedic.probes.sampled_changes import SampledChanges, StepSample
 from gradmedic.roster import Roster
+from gradmedic.stats.joining import Joining, run_together
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import readable
+from gradmedic.stats.spans import Spans
 from gradmedic.types import Backend
 
 
@@ -64,6 +68,7 @@ class OptimizerProbe:
 
     Attributes:
         spread: whether any of its tensors lies on several ranks.
+        spans: which of them go into totals together with tensors of other ranks; None: none.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class OptimizerProbe:
         self.freshness = Freshness()
         self.clip_count = ClipCount()
         self.spread = any(map(is_distributed, held_by(optimizer)))
+        self.spans: Spans | None = None
         self.reference: weakref.ref[Any] = weakref.ref(optimizer)
         self._roster = roster
         self._reader = reader
@@ -119,6 +125,9 @@ class OptimizerProbe:
             names.append(entry.name if entry is not None else f"{self.name}[{position}]")
         self._names = tuple(names)
         self.spread = any(map(is_distributed, found))
+        if self._reader.groups is not None:
+            spec = describe_tensors(found, self._names, self._roster.models)
+            self.spans = self._reader.groups.spans(spec, found, self._reader.agreement)
         self._changes.forget()
 
     def begin(
@@ -136,6 +145,8 @@ class OptimizerProbe:
             The readings with the positions of their tensors; a transform may add its clipping to them.
         """
         parameters = self.parameters(optimizer)
+        if self.spans is not None:
+            self.spans.ask()
         hidden = [at for at, p in enumerate(parameters) if p.is_meta]
         opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
         self._open = opened
@@ -151,6 +162,9 @@ class OptimizerProbe:
         opened.was_read = True
         parameters = opened.parameters
         present = [at for at, parameter in enumerate(parameters) if readable(parameter)]
+        if len(present) < len(parameters) and self._reader.engines is not None:
+            kept = self._reader.engines.hidden(parameters)
+            opened.hidden = sorted({*opened.hidden, *kept})
         opened.readings = self._read(parameters, present, opened.options)
         self._suspect_weights(opened)
         if opened.sample is not None and opened.options.direction and present:
@@ -176,7 +190,7 @@ class OptimizerProbe:
             return
         counts = [reading.nonfinite() for reading, _ in opened.readings]
         if any(count.device.type == "cpu" and int(count) for count in counts):
-            self._changes.measure_weights(sample, self.step)
+            self._changes.measure_weights(sample)
 
     def finish(self, *, skipped: str | None = None) -> PendingFrame | None:
         """Read the weights after the step and return the step's frame; None if `begin` was not called."""
@@ -193,17 +207,31 @@ class OptimizerProbe:
         frame.stale_grads = self.freshness.stale
         pending = PendingFrame(frame, self._names, opened.readings, self.clip_count)
         pending.hidden = opened.hidden
+        if opened.hidden and not opened.readings and self._reader.engines is not None:
+            pending.engine, pending.known_norm = self._reader.engines.name, self._reader.engines.norm()
         pending.found_inf = opened.options.found_inf
         pending.full = opened.options.full
         pending.keep = opened.options.keep
-        if opened.sample is not None:
-            self._changes.finish(opened.sample, opened.parameters, self.step, pending)
+        self._join(opened, pending)
         frame.lrs = opened.rates
         frame.lr = opened.rates[0] if opened.rates else None
+        self._reader.agreement.stepped()
         self.freshness.stepped(opened.parameters[at] for at in self._by_size)
         self.step += 1
         self._last_end = now
         return pending
+
+    def _join(self, opened: _OpenStep, pending: PendingFrame) -> None:
+        """Make all that was measured numbers of whole tensors, and put what the step has changed into its frame."""
+        joinings: list[Joining[Any]] = [reading.joining() for reading, _ in opened.readings]
+        if opened.sample is not None:
+            joinings.append(self._changes.finish(opened.sample, opened.parameters, self.step, full=pending.full))
+        results = run_together(joinings)
+        if opened.sample is not None:
+            everyone = list(range(len(opened.parameters)))
+            pending.vectors.update({name: (values, everyone) for name, values in results[-1].items()})
+        if self.spans is not None:
+            pending.joint = join_totals(opened.readings, len(opened.parameters), self.spans)
 
     def abandon(self) -> None:
         """Forget a step that was begun and never finished (the optimizer raised)."""
@@ -233,6 +261,11 @@ class OptimizerProbe:
         """The gradients of the open step."""
         opened = self._open
         return [] if opened is None else [p.grad for p in opened.parameters if p.grad is not None]
+
+    @property
+    def keys(self) -> list[int]:
+        """`id` of each of the optimizer's tensors, in the order of their names."""
+        return [key for key, _ in self._key]
 
     @property
     def names(self) -> tuple[str, ...]:

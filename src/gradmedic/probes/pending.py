@@ -95,6 +95,9 @@ class PendingFrame:
         keep: whether it belongs to the record (otherwise only the flight recorder holds it).
         skips: why the step may have been skipped by a transform.
         modules: what was measured of modules.
+        engine: who keeps the gradients, where none of them can be seen; None: nobody.
+        known_norm: their joint norm as the engine tells it.
+        joint: totals, where other ranks hold a part of the model; see `gradmedic.probes.joint`.
     """
 
     frame: Frame
@@ -111,6 +114,9 @@ class PendingFrame:
     logged: dict[str, torch.Tensor] = field(default_factory=dict)
     modules: list[ModuleSample] = field(default_factory=list)
     skips: tuple[Reason, ...] = ()
+    joint: torch.Tensor | None = None
+    engine: str | None = None
+    known_norm: float | None = None
     skip_reason_if_found_inf: str = "non-finite gradients under the loss scale"
 
     def pack(self, parcel: Parcel) -> Callable[[], Frame]:
@@ -121,6 +127,7 @@ class PendingFrame:
         vectors = {name: (parcel.add(values), at) for name, (values, at) in self.vectors.items()}
         modules = [sample.pack(parcel.add, parcel.get) for sample in self.modules]
         skips = [(parcel.add(reason.flag), reason.text) for reason in self.skips]
+        joint = parcel.add(self.joint)
 
         def finish() -> Frame:
             loss, scale, found = (parcel.number(place) for place in scalars)
@@ -138,7 +145,9 @@ class PendingFrame:
                 unpack(table)
             for name, (place, at) in vectors.items():
                 table.put(name, _where(at, table.size), parcel.get(place))
-            table.finish(self.frame, self.clip_count)
+            table.finish(self.frame, self.clip_count, parcel.get(joint))
+            if self.frame.grad_norm is None:
+                self.frame.grad_norm = self.known_norm
             self.frame.modules = tuple(row() for row in modules)
             self.frame.tensors = table.as_tensors(self.names, self.hidden, self.full)
             return self.frame
@@ -190,26 +199,29 @@ class _Table:
         total = float(values.sum())
         return float(np.nansum(values)) if np.isnan(total) else total
 
-    def finish(self, frame: Frame, count: ClipCount) -> None:
-        if self.seen.any():
+    def finish(self, frame: Frame, count: ClipCount, joint: Floats | None = None) -> None:
+        """Put the totals into the frame: of what is here, or, where they are given, of all ranks together."""
+        if self.seen.any() if joint is None else joint[5] > 0:
             before = self.get("norm")
             nans, infs = (self._sum(name) for name in ("nan_count", "inf_count"))
+            if joint is not None:
+                nans, infs = float(joint[3]), float(joint[4])
             frame.nonfinite = int(nans + infs)
-            frame.grad_norm = _total(before[self.seen], nans, infs)
+            frame.grad_norm = _of_all(joint, 0, before[self.seen], nans, infs)
             after = before * self.scale
             for position, value in self.post.items():
                 after[position] = value
                 self.scale[position] = value / before[position] if before[position] > 0 else 1.0
             poisoned = bool(nans + infs) and bool(self.post or (self.scale != 1).any() or np.isnan(self.scale).any())
-            frame.grad_norm_post = float("nan") if poisoned else _total(after[self.seen], nans, infs)
+            frame.grad_norm_post = float("nan") if poisoned else _of_all(joint, 1, after[self.seen], nans, infs)
             if frame.grad_norm > 0 and np.isfinite(frame.grad_norm):
                 frame.clip_scale = frame.grad_norm_post / frame.grad_norm
             frame.clipped = self.clipped
             frame.clip_threshold = self.threshold
             if self.treated:
-                joint = _total((before * self.own)[self.seen], 0, 0)
-                whole = _total(before[self.seen], 0, 0)
-                frame.transform_scale = joint / whole if whole > 0 else 1.0
+                kept = _of_all(joint, 2, (before * self.own)[self.seen], 0, 0)
+                whole = _of_all(joint, 0, before[self.seen], 0, 0)
+                frame.transform_scale = kept / whole if whole > 0 else 1.0
                 frame.transform_threshold = self.own_threshold
             if "norm" in self.columns and not np.isfinite(frame.grad_norm) and not frame.nonfinite:
                 frame.nonfinite = 1  # norms only: at least one element, nobody has counted
@@ -286,10 +298,16 @@ def _apply_clip(into: _Table, clip: Clip, where: list[int], total: float | None)
         factor = clip.max_norm / (total + _CLIP_EPSILON)
         into.scale[where] *= 1.0 if factor > 1.0 else factor
         into.clipped |= total > clip.max_norm
-        into.threshold = clip.max_norm
+        if np.isfinite(clip.max_norm):  # with an infinite one a clip function only measures
+            into.threshold = clip.max_norm
     elif clip.clip_value is not None:
         largest, infinite = into.get("max_abs")[where], into.get("inf_count")[where]
         into.clipped |= bool(np.any(largest > clip.clip_value) or np.nansum(infinite) > 0)
+
+
+def _of_all(joint: Floats | None, at: int, values: Floats, nans: float, infs: float) -> float:
+    """Return the joint norm of all ranks' tensors, from their sum of squares, or of those that are here."""
+    return _total(values if joint is None else np.sqrt(joint[at : at + 1]), nans, infs)
 
 
 def _total(values: Floats, nans: float, infs: float) -> float:

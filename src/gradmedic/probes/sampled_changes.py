@@ -1,7 +1,7 @@
 """What a step does to the weights, and whether gradients agree from step to step: from sampled coordinates.
 
-Of tensors that lie on several ranks each rank samples its own part. What can be added up is, in one collective at the
-end of the step, so that every rank records the same numbers.
+Of tensors that lie on several ranks each rank samples its own part. What can be added up is, at the end of the step and
+together with the statistics of its gradients, so that every rank records the same numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.samples import CoordinateSampler, Views
 from gradmedic.stats import norms
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
+from gradmedic.stats.joining import Joining
 from gradmedic.stats.parts import local_gradient
 from gradmedic.types import Backend
 
@@ -32,6 +32,7 @@ class StepSample:
         parts: the tensors, or what of them lies here.
         views, weights: views of the sampled coordinates, and their values before the step.
         weight_norms: of what lies here, [N]; None where they were not measured.
+        due: whether every rank has measured them.
         compare: whether the weights are those before the step; otherwise nothing is known of the update.
         direction: the gradient's sampled coordinates.
     """
@@ -40,6 +41,7 @@ class StepSample:
     views: Views
     weights: torch.Tensor
     weight_norms: torch.Tensor | None = None
+    due: bool = False
     compare: bool = True
     direction: torch.Tensor | None = None
 
@@ -86,7 +88,8 @@ class SampledChanges:
         views = self._sampler.views(parts)
         sample = StepSample(parts, views, self._sampler.read(parts, views))
         if self._weights_due(step, keep):
-            self.measure_weights(sample, step)
+            self.measure_weights(sample)
+            self._weights_measured, sample.due = step, True
         if updated:
             at, weights = self._last_weights or (-1, None)
             sample.compare = weights is not None and at == step - 1
@@ -94,10 +97,9 @@ class SampledChanges:
                 sample.weights = weights
         return sample
 
-    def measure_weights(self, sample: StepSample, step: int) -> None:
+    def measure_weights(self, sample: StepSample) -> None:
         """Measure the norms of the weights: a pass over all of them."""
         sample.weight_norms = norms(sample.parts, backend=self._backend)
-        self._weights_measured = step
 
     def read_direction(self, sample: StepSample, parameters: Sequence[torch.Tensor]) -> None:
         """Read the gradient's coordinates."""
@@ -108,14 +110,23 @@ class SampledChanges:
         """Whether the weights differ from those at the beginning of the step (reads the host; CPU loops only)."""
         return self._sampler is not None and not bool(torch.equal(self._sampler.read(sample.parts), sample.weights))
 
-    def finish(self, sample: StepSample, parameters: Sequence[torch.Tensor], step: int, pending: PendingFrame) -> None:
-        """Read the weights after the step, and put what is known of its changes into its frame."""
+    def finish(
+        self, sample: StepSample, parameters: Sequence[torch.Tensor], step: int, *, full: bool
+    ) -> Joining[dict[str, torch.Tensor]]:
+        """Read the weights after the step, and return what is known of its changes: columns [N] by name.
+
+        Args:
+            sample: what `begin` returned.
+            parameters: the optimizer's tensors.
+            step: its index.
+            full: whether all ranks have a table of this step; without one, nothing is joined.
+        """
         sampler = self._sampler
         if sampler is None:
-            return
+            return {}
         after = sampler.read(local_parts(parameters), sample.views)
         if after.shape != sample.weights.shape:  # the step has exchanged weights for others of other shapes
-            return
+            return {}
         self._last_weights = (step, after)
         former = self._direction[1] if self._direction is not None and self._direction[0] == step - 1 else None
         columns: dict[str, torch.Tensor] = {}
@@ -129,35 +140,52 @@ class SampledChanges:
             elif former is not None:
                 columns |= dict(zip(_PRODUCTS, sampler.products(sample.direction, former), strict=True))
             self._direction = (step, sample.direction)
-        if not self._distribution.plain:
-            columns = self._joined(columns, sampler) if pending.full else {}
-        everyone = list(range(len(parameters)))
-        pending.vectors.update({name: (values, everyone) for name, values in columns.items()})
+        if self._distribution.plain:
+            return columns
+        if not full or not columns:
+            return {}
+        joined = yield from joining_columns(columns, sampler.numels, self._distribution)
+        if not sample.due and bool(joined["weight_norm"].isnan().all()):  # none has looked for a cause in its weights
+            del joined["weight_norm"]
+        return joined
 
     def _weights_due(self, step: int, keep: bool) -> bool:
         """Whether weight norms are to be measured: they take a pass over all weights, and change slowly."""
         last = self._weights_measured
         return last is None or step < _EARLY_STEPS or (keep and step - last >= _WEIGHTS_EVERY)
 
-    def _joined(self, columns: dict[str, torch.Tensor], sampler: CoordinateSampler) -> dict[str, torch.Tensor]:
-        """Return the columns of whole tensors, from those of what lies here: all as sums, in one collective a mesh."""
-        if not columns:
-            return columns
-        numels = sampler.numels.to(next(iter(columns.values())).device)
-        sums = {name: _as_sum(name, values, numels) for name, values in columns.items()}
-        sums["numel"] = numels
-        rows = self._distribution.join_sums(torch.stack([torch.where(numels > 0, row, 0.0) for row in sums.values()]))
-        total = dict(zip(sums, rows, strict=True))
-        joined: dict[str, torch.Tensor] = {}
-        for name in columns:
-            if name == "unchanged_frac":
-                joined[name] = total[name] / total["numel"]
-            elif name not in _PRODUCTS:
-                joined[name] = total[name].sqrt()
-        if _PRODUCTS[0] in columns:
-            dot, one, other = (total[name] for name in _PRODUCTS)
-            joined["cosine_prev"] = dot / (one.sqrt() * other.sqrt())
-        return joined
+
+def joining_columns(
+    columns: dict[str, torch.Tensor], numels: torch.Tensor, distribution: Distribution
+) -> Joining[dict[str, torch.Tensor]]:
+    """Return columns of whole tensors, from those of what lies here: all as sums, in one collective a mesh.
+
+    Args:
+        columns: float64 [N] by name, the same names on all ranks but for "weight_norm", which a rank may have measured
+            alone: it is NaN for a tensor of which not all parts were.
+        numels: numbers of elements that lie here, float64 [N].
+        distribution: how the tensors lie on the ranks.
+    """
+    home = next(iter(columns.values())).device
+    numels = numels.to(home)
+    nothing = torch.zeros_like(numels)
+    sums = {name: _as_sum(name, values, numels) for name, values in columns.items() if name != "weight_norm"}
+    sums["numel"] = numels
+    weights = columns.get("weight_norm")
+    sums["weight_norm"] = nothing if weights is None else weights.to(home).square()
+    sums["measured"] = nothing if weights is None else numels
+    rows = yield from distribution.joining_sums(
+        torch.stack([torch.where(numels > 0, row, nothing) for row in sums.values()])
+    )
+    total = dict(zip(sums, rows, strict=True))
+    joined = {name: total[name].sqrt() for name in ("update_norm",) if name in total}
+    if "unchanged_frac" in total:
+        joined["unchanged_frac"] = total["unchanged_frac"] / total["numel"]
+    joined["weight_norm"] = torch.where(total["measured"] == total["numel"], total["weight_norm"].sqrt(), torch.nan)
+    if _PRODUCTS[0] in total:
+        dot, one, other = (total[name] for name in _PRODUCTS)
+        joined["cosine_prev"] = dot / (one.sqrt() * other.sqrt())
+    return joined
 
 
 _PRODUCTS = ("dot", "squares", "former_squares")

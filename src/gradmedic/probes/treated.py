@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from gradmedic.stats import norms
 from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import visible_gradient
+from gradmedic.stats.spans import Spans
 from gradmedic.types import Backend
 
 Readings = list[tuple[Reading, list[int]]]
@@ -45,9 +47,21 @@ def _expanded(gradient: torch.Tensor) -> bool:
 
 
 def summarise(
-    spec: Spec, readings: Readings, access: Gradients, step: int, loss: torch.Tensor | None
+    spec: Spec,
+    readings: Readings,
+    access: Gradients,
+    step: int,
+    loss: torch.Tensor | None,
+    spans: Spans | None = None,
 ) -> GradientSummary:
     """Return what a transform may know, from what was measured of the gradients already."""
+    summary = _of_readings(spec, readings, access, step, loss)
+    return summary if spans is None else replace(summary, spans=spans)
+
+
+def _of_readings(
+    spec: Spec, readings: Readings, access: Gradients, step: int, loss: torch.Tensor | None
+) -> GradientSummary:
     if len(readings) == 1 and len(readings[0][1]) == len(spec):
         reading = readings[0][0]
         if readings[0][1] == list(range(len(spec))):

@@ -16,6 +16,7 @@ from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.loss_share import LossShare
 from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.publishing import Output
+from gradmedic.probes.together import APART
 from gradmedic.probes.treated import Readings
 from gradmedic.probes.treatment import Treatment
 from gradmedic.probes.watch_options import WatchOptions
@@ -51,6 +52,7 @@ class Treating:
         isolation: Isolation,
     ) -> None:
         self.isolation = isolation
+        self._said = False
         self._treatment = treatment
         self._fleet = fleet
         self._reader = reader
@@ -67,6 +69,9 @@ class Treating:
             return
         loss, scale = self._losses.loss, probe.loss_scale
         halt = self._treatment.apply(probe, optimizer, readings, loss=loss, loss_scale=scale, early=early)
+        if self._treatment.together.apart and not self._said:
+            self._said = True
+            self._output.event({"kind": "error", "step": probe.step, "part": "ranks", "message": APART})
         if halt is not None:
             self._trip(probe, optimizer, halt)
 

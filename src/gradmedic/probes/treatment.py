@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
 from gradmedic.clip.apply import apply_operations
-from gradmedic.clip.base import Decision, Halt, Reason, may_skip, needs_of, settle
+from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
 from gradmedic.clip.late import LateFlag
 from gradmedic.clip.spec import Spec, describe_tensors
 from gradmedic.clip.state import State, export_state, import_state
@@ -24,20 +24,16 @@ from gradmedic.clip.withhold import DroppedGradients, FlaggedSkip, Withheld, hon
 from gradmedic.errors import InputError, TransformError
 from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
+from gradmedic.probes.reading import join
+from gradmedic.probes.together import Together
 from gradmedic.probes.treated import Readings, note, summarise, writable_gradient
-from gradmedic.roster import Roster, live_models
+from gradmedic.probes.treated_tensors import everything, second_moment_of, tensor_names
+from gradmedic.roster import Roster
 from gradmedic.stats.agreement import Agreement
-from gradmedic.stats.collective import mean_over_ranks
 from gradmedic.stats.distribution import Distribution
-from gradmedic.stats.parts import gradient_or_zeros
+from gradmedic.stats.parts import add_up_gradients, gradient_or_zeros
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
-
-#: Where some rank does not treat, the others would wait for it.
-_ALONE = (
-    "expected every rank to treat this model, and not all do; call gm.watch(..., transform=...) on every rank (what a "
-    "guard on the loss decides, all ranks decide together, under DistributedDataParallel too)"
-)
 
 
 @dataclass(slots=True)
@@ -85,6 +81,7 @@ class Treatment:
         self, transform: Any, roster: Roster, backend: Backend = "auto", agreement: Agreement | None = None
     ) -> None:
         self._agreement = agreement or Agreement()
+        self.together = Together(self._agreement)
         self.host_syncs = 0
         self.uncredited: deque[torch.Tensor] = deque(maxlen=16)  # emptied by a scaler's update, if there is one
         self._transform = transform
@@ -126,8 +123,9 @@ class Treatment:
         Returns:
             Why training is to end, or None.
         """
-        if self._transform is None or not readings:
+        if self._transform is None or not (readings or probe.spans):  # others may have gradients, and wait
             return None
+        join([reading for reading, _ in readings])
         patient = self._patient(probe, optimizer)
         if patient.withheld is not None:  # the step before has raised
             patient.withheld.abandon()
@@ -166,8 +164,7 @@ class Treatment:
         except InputError as error:
             raise TransformError(str(error)) from None
         distribution = Distribution(parameters, self._agreement)
-        if probe.spread and distribution.plain:
-            raise TransformError(_ALONE)
+        self.together.admit(probe, parameters, distribution)
         patient = _Patient(spec, state, state, distribution)
         patient.optimizer = probe.reference
         self._patients[probe.name] = patient
@@ -189,17 +186,16 @@ class Treatment:
         loss_scale: torch.Tensor | None,
     ) -> Verdict:
         parameters = probe.parameters(probe.reference() or optimizer)
+        if not patient.distribution.plain:
+            add_up_gradients(parameters)
         gradients = [gradient_or_zeros(parameter) for parameter in parameters]
         distribution = patient.distribution
-        if distribution.spread and not distribution.ask():
-            raise RuntimeError("another rank has stopped to watch, and gradients can no longer be treated together")
-        access = Gradients(patient.spec, parameters, gradients, _second_moment_of(optimizer), loss_scale, distribution)
-        if loss is not None and "loss" in needs_of(self._transform):
-            if not self._agreement.together():
-                raise TransformError(_ALONE)
-            loss = mean_over_ranks(loss)
-        summary = summarise(patient.spec, readings, access, probe.step, loss)
+        self.together.ask(probe, parameters, distribution)
+        access = Gradients(patient.spec, parameters, gradients, second_moment_of(optimizer), loss_scale, distribution)
+        loss = self.together.loss(self._transform, loss, probe, parameters)
+        summary = summarise(patient.spec, readings, access, probe.step, loss, probe.spans)
         decision, after = self._transform.update(summary, patient.state)
+        self.together.compare(decision, probe, parameters, distribution)
         patient.before = patient.state
         patient.state = settle(self._transform, patient.state, after, decision.skip)
         skip = self._known(decision.skip)
@@ -319,7 +315,7 @@ class Treatment:
         """
         if self._transform is not None:
             for name, saved in states.items():
-                names = sorted(_tensor_names(saved))
+                names = sorted(tensor_names(saved))
                 fresh = self._transform.init(Spec.of_names(names))
                 import_state(fresh, saved, names, f"transform[{name!r}]")
         self._saved = dict(states)
@@ -328,34 +324,3 @@ class Treatment:
             if name in self._saved:
                 fresh = self._transform.init(patient.spec)
                 patient.state = import_state(fresh, self._saved.pop(name), patient.spec.names, f"transform[{name!r}]")
-
-
-def _second_moment_of(optimizer: Any) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    def read(parameter: torch.Tensor) -> torch.Tensor | None:
-        state = getattr(optimizer, "state", {}).get(parameter)
-        moment = state.get("exp_avg_sq") if isinstance(state, Mapping) else None
-        return moment if isinstance(moment, torch.Tensor) and moment.shape == parameter.shape else None
-
-    return read
-
-
-def _tensor_names(saved: Any) -> set[str]:
-    """Return the names of the tensors in a saved state."""
-    if not isinstance(saved, Mapping):
-        return set()
-    columns = saved.get("by_tensor", {})
-    found = {str(name) for column in columns.values() if isinstance(column, Mapping) for name in column}
-    return found.union(*(_tensor_names(part) for part in saved.get("parts", {}).values()))
-
-
-def everything(roster: Roster) -> Spec:
-    """Return all tensors that are watched; where models are found one by one, those of all live models as well."""
-    entries = [(entry.name, p) for entry in roster.parameters if (p := entry.reference()) is not None]
-    models = dict(roster.models)
-    if roster.discovering:  # a pattern may mean a model whose optimizer has not stepped yet
-        known = {id(parameter) for _, parameter in entries}
-        for at, model in enumerate(live_models()):
-            models.setdefault(f"(live {at})", model)
-            entries += [(name, p) for name, p in model.named_parameters() if id(p) not in known]
-    names, parameters = [name for name, _ in entries], [parameter for _, parameter in entries]
-    return describe_tensors(parameters, names, models)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradmedic.clip.base import Transform
 from gradmedic.probes.optimizer import StepOptions
+from gradmedic.probes.rank_groups import RankGroups
 from gradmedic.schedule import StepSchedule
 from gradmedic.types import Backend
 
@@ -35,6 +36,7 @@ class WatchOptions:
         triggered: whether something has just gone wrong before a step.
         shared: which steps get a table where tensors lie on several ranks: what all of them agree on without asking,
             whatever has gone wrong on one of them.
+        groups: what the user says of tensors whose likes lie on other ranks; None: nothing.
     """
 
     schedule: StepSchedule
@@ -47,6 +49,7 @@ class WatchOptions:
     modules_every: int = 50
     triggered: StepSchedule = _never
     shared: StepSchedule = _always
+    groups: RankGroups | None = None
 
     def of_step(self, step: int, optimizer: Any | None = None, *, spread: bool = False) -> StepOptions:
         """Return how a step is to be read.

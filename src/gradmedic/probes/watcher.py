@@ -21,10 +21,12 @@ from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.clip_calls import ClipCalls
 from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.closures import Closure, closure_of
+from gradmedic.probes.engines import EngineSteps
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.flow import FlowClip
 from gradmedic.probes.gradients import GradientReader
 from gradmedic.probes.graph_samples import GraphProbe
+from gradmedic.probes.local_gradients import LocalGradients
 from gradmedic.probes.loss_share import LossShare
 from gradmedic.probes.modules import ModuleProbe
 from gradmedic.probes.observed import ObservedModels
@@ -75,8 +77,9 @@ class StepWatcher(Listener):
         self._roster, self._options, self._output = roster, options, output
         self._stack = StepStack()
         self._threads = threads = StepThreads()
-        reader = GradientReader(options.backend)
+        reader = GradientReader(options.backend, options.groups)
         self.agreement = reader.agreement
+        self._engines = reader.engines = EngineSteps(roster, self.observe)
         isolation.on_switched_off = self._switched_off
         self._fleet = fleet = Fleet(roster, reader, options.backend, optimizers)
         self._hands = hands = HandUpdates(roster, reader, options.backend, options.hands)
@@ -84,6 +87,7 @@ class StepWatcher(Listener):
         self._clips = clips = ClipWatch()
         self._losses = losses = LossShare(threads, isolation)
         self._origins = origins = OriginWatch(roster, fleet, losses.meter, options.backend != "torch", isolation)
+        self._local = local = LocalGradients(roster, fleet, options, isolation)
         self._publisher = Publisher(
             output, roster, fleet, hands, self.preflight, origins, threads, self.agreement, isolation
         )
@@ -93,6 +97,7 @@ class StepWatcher(Listener):
             ObservedModels(roster),
             options,
             losses,
+            local,
             treatment,
             clips,
             self.preflight.facts,
@@ -134,6 +139,7 @@ class StepWatcher(Listener):
             if not self._threads.foreign():
                 self._origins.before_backward(roots)
                 self._losses.add(roots, gradients)
+                self._local.before_backward()
 
     @part("graph walk")
     def _look_at_graph(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -197,7 +203,7 @@ class StepWatcher(Listener):
 
     def _watched_closure(self, closure: Closure, probe: OptimizerProbe) -> Closure:
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            self._before_evaluation()
+            self._before_evaluation(probe)
             result = closure(*args, **kwargs)
             self._after_evaluation(probe)
             return result
@@ -205,9 +211,10 @@ class StepWatcher(Listener):
         return evaluate
 
     @part("closure")
-    def _before_evaluation(self) -> None:
+    def _before_evaluation(self, probe: OptimizerProbe) -> None:
         with self.lock:
-            self._losses.meter.restart()
+            if self._boundaries.evaluations.get(id(probe)):  # what came before the first one is part of this step
+                self._losses.meter.restart()
 
     @part("closure")
     def _after_evaluation(self, probe: OptimizerProbe) -> None:
@@ -262,6 +269,18 @@ class StepWatcher(Listener):
         with self.lock:
             self._scaling.updated(scaler, scale, tracker)
 
+    # -- trainers with an accumulation of their own ------------------------------------------------------------------
+
+    @part("gradients_put_aside")
+    def gradients_put_aside(self) -> None:
+        with self.lock:
+            self._accumulation.put_aside()
+
+    @part("loss_is")
+    def loss_is(self, loss: torch.Tensor) -> None:
+        with self.lock:
+            self._losses.meter.replace(loss)
+
     # -- what the monitor asks for ---------------------------------------------------------------------------------
 
     def start_flow(self, limits: Mapping[str, Any] | None) -> None:
@@ -276,6 +295,7 @@ class StepWatcher(Listener):
         options = self._options
         probe = ModuleProbe(self._roster, options.modules, options.backend, self.isolation.failed)
         self.stop_sampling()
+        self._engines.attach(lambda: sum(each.step for each in self._fleet.probes))
         if not probe.off:
             roster = self._roster
             graphs = GraphProbe(roster.name_of, self.isolation.failed, lambda: roster.discovering)
@@ -287,6 +307,8 @@ class StepWatcher(Listener):
 
     def stop_sampling(self) -> None:
         """Take the hooks for that off."""
+        self._local.stop()
+        self._engines.detach()
         if self._publisher.sampling is not None:
             self._publisher.sampling.stop()
             self._publisher.sampling = None

@@ -79,6 +79,17 @@ class Parts:
                 lines += [{**entry, "rank": parts.rank} for entry in entries] if parts.rank else entries
         return sorted(lines, key=_time_of)
 
+    def ends(self) -> dict[tuple[int, str], dict[str, Any]]:
+        """Return the event by which each process, by (rank, process), said that it ends; none of those that did not."""
+        found: dict[tuple[int, str], dict[str, Any]] = {}
+        for name, part in self._parts.items():
+            parts = parse_name(name)
+            if parts is not None and parts.kind == "events":
+                said = [each for each in part.entries if isinstance(each, dict) and each.get("kind") == "end"]
+                if said:
+                    found[parts.rank, parts.process] = said[-1]
+        return found
+
     def tables(self, kind: str) -> dict[tuple[int, str], pa.Table]:
         """Return the rows of one kind by (rank, process), in the order in which they were written."""
         found: dict[tuple[int, str], list[_Part]] = {}

@@ -21,6 +21,7 @@ from gradmedic.record.store import FolderStore, Store
 
 if TYPE_CHECKING:
     from gradmedic.clip.advice import ClipAdvice
+    from gradmedic.diagnosis.noise_scale import NoiseScale
 
 _Key = tuple[int, str]
 
@@ -71,6 +72,11 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """All events, in the order of time."""
         return self._parts.events()
+
+    @property
+    def ends(self) -> dict[tuple[int, str], dict[str, Any]]:
+        """The event by which each process ended, by (rank, process): its own word, whatever a clock has said."""
+        return self._parts.ends()
 
     @property
     def problems(self) -> list[str]:
@@ -196,6 +202,30 @@ class Run:
         from gradmedic.clip.advice import advise
 
         return advise(self, steps=steps)
+
+    def noise_scale(self, *, last: int = 20) -> NoiseScale:
+        """Return the gradient noise scale: how large a batch would still save steps.
+
+        It needs gradients of several small batches at one step, which a job of several ranks has: each rank's own,
+        measured before the reduction at sampled steps, beside the reduced one (McCandlish et al. 2018, arXiv
+        1812.06162). It changes in the course of training.
+
+        Args:
+            last: how many of the latest sampled steps are averaged, >= 1.
+
+        Returns:
+            `ratio` (in global batches), `error`, `examples`; where there is none, `reason` says why. `print` it.
+
+        Raises:
+            InputError: `last` is not a whole number of at least 1.
+
+        Example:
+            >>> print(run.noise_scale())  # doctest: +SKIP
+            gradient noise scale: 3.1 ± 0.4 global batches, about 794 examples (9 steps)
+        """
+        from gradmedic.diagnosis.noise_scale import noise_scale_of
+
+        return noise_scale_of(self, last=last)
 
     def _by_process(self, kind: str) -> dict[_Key, pa.Table]:
         if kind not in self._tables:

@@ -8,11 +8,21 @@ from rich.table import Table
 
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.wording import Counted, counted
+from gradmedic.plain_text import abridged
+from gradmedic.report.rank_lines import rank_lines
 from gradmedic.report.run_summary import RunSummary, Series
 from gradmedic.report.text_words import WORDS
 
 #: So many optimizers and processes get a line of their own.
 SHOWN = 6
+
+
+#: So many things that could not be read are told.
+PROBLEMS = 2
+
+
+#: A largest norm this many times the largest of the medians is told: it stands alone.
+STANDS_OUT = 100.0
 
 
 #: So many layers are named that carry most of the gradient.
@@ -26,6 +36,8 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(words["run"], words["comma"].join(_sizes(summary, lang)))
+    for label, value in rank_lines(summary.ranks, summary.noise, lang):
+        grid.add_row(label, value)
     if len(summary.series) == 1:
         for label, value in _values(summary.series[0], lang):
             grid.add_row(label, value)
@@ -45,6 +57,11 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     if summary.not_judged:
         parts = [words[entry.reason] for entry in summary.not_judged]
         grid.add_row(words["not_judged"], words["semicolon"].join(parts))
+    if summary.problems:
+        shown = [abridged(problem) for problem in summary.problems[:PROBLEMS]]
+        rest = len(summary.problems) - len(shown)
+        more = [words["other_series"].format(n=rest)] if rest else []
+        grid.add_row(words["damaged"], words["semicolon"].join([*shown, *more]))
     if summary.overhead is not None:
         grid.add_row(words["overhead"], words["of_time"].format(share=wording.share(summary.overhead)))
     return grid
@@ -64,9 +81,8 @@ def _sizes(summary: RunSummary, lang: str) -> list[str]:
 
 
 def _name(series: Series, lang: str) -> str:
-    if not series.process:
-        return series.optimizer
-    return WORDS[lang]["process"].format(name=series.optimizer, n=series.process)
+    name = abridged(series.optimizer)
+    return WORDS[lang]["process"].format(name=name, n=series.process) if series.process else name
 
 
 def _values(series: Series, lang: str) -> list[tuple[str, str]]:
@@ -80,10 +96,19 @@ def _values(series: Series, lang: str) -> list[tuple[str, str]]:
         found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
-        usual = words["usual"] if len(series.norms) == 3 else ""
+        usual = _spike(series, lang) or (words["usual"] if len(series.norms) == 3 else "")
         phase = f"{words['open']}{words['norm_phase']}{usual}{left_out}{words['close']}"
         found.append((words["norm"], _arrow(*series.norms) + phase))
     return found
+
+
+def _spike(series: Series, lang: str) -> str:
+    """Return the words for a single norm that no median shows, "" where there is none."""
+    level = max((norm for norm in series.norms if math.isfinite(norm)), default=math.nan)
+    if series.largest is None or not series.largest[0] > STANDS_OUT * level:
+        return ""
+    norm, step = series.largest
+    return WORDS[lang]["largest"].format(norm=wording.number(norm), step=step)
 
 
 def _layers(series: Series, lang: str) -> list[tuple[str, str]]:
@@ -91,14 +116,14 @@ def _layers(series: Series, lang: str) -> list[tuple[str, str]]:
     words, flow = WORDS[lang], series.flow
     found: list[tuple[str, str]] = []
     if len(flow.shares) > 1:
-        parts = [f"{layer} {wording.share(share)}" for layer, share in flow.shares[:LAYERS]]
+        parts = [f"{abridged(layer)} {wording.share(share)}" for layer, share in flow.shares[:LAYERS]]
         found.append((words["carried"], words["comma"].join(parts)))
     if flow.ratio is not None and flow.steepest is not None:
         layer, after, ratio = flow.steepest
         value = words["ratio"].format(ratio=wording.number(flow.ratio))
         if flow.ratio != ratio:
-            steepest = words["steepest"].format(ratio=wording.number(ratio), layer=layer, after=after)
-            value += words["comma"] + steepest
+            names = {"layer": abridged(layer), "after": abridged(after)}
+            value += words["comma"] + words["steepest"].format(ratio=wording.number(ratio), **names)
         found.append((words["neighbours"], value))
     return found
 

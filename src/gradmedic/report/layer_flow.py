@@ -45,6 +45,7 @@ class FlowSum:
     """Adds up the tables of one optimizer; skipped steps and those with non-finite gradients tell nothing of a spread.
 
     Example:
+        >>> from gradmedic.frame import TensorTable
         >>> table = TensorTable(("a.weight", "b.weight"), {"norm": np.array([3.0, 4.0]), "numel": np.array([4, 4])})
         >>> summed = FlowSum()
         >>> summed.add(Frame(step=0, optimizer="SGD", grad_norm=5.0, tensors=table))

@@ -9,6 +9,8 @@ from statistics import median
 from typing import Any
 
 from gradmedic.diagnosis.coverage import Coverage, NotJudged
+from gradmedic.diagnosis.noise_scale import NoiseScale, noise_scale_of
+from gradmedic.diagnosis.ranks import RankState, rank_states
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 from gradmedic.report.layer_flow import Flow, FlowSum
@@ -24,6 +26,7 @@ class Series:
         steps, skipped: numbers of steps, skipped ones included; of skipped ones.
         loss, lr: first and last, None where nothing is known.
         norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out.
+        largest: the largest finite pre-clip norm that was not skipped, and its step.
         flow: how the gradient is spread over the layers.
     """
 
@@ -34,6 +37,7 @@ class Series:
     loss: tuple[float, float] | None = None
     lr: tuple[float, float] | None = None
     norms: tuple[float, ...] = ()
+    largest: tuple[float, int] | None = None
     flow: Flow = field(default_factory=Flow)
 
 
@@ -49,6 +53,9 @@ class RunSummary:
         clipped, skipped: numbers of steps.
         overhead: share of the time between steps that gradmedic itself took.
         not_judged: what the rules could say nothing about, and why.
+        ranks: how far each rank of a job has come; empty for a run of one process.
+        noise: the gradient noise scale; None for a run of one process.
+        problems: what of the record could not be read.
     """
 
     steps: int = 0
@@ -61,6 +68,9 @@ class RunSummary:
     skipped: int = 0
     overhead: float | None = None
     not_judged: list[NotJudged] = field(default_factory=list)
+    ranks: list[RankState] = field(default_factory=list)
+    noise: NoiseScale | None = None
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,6 +105,9 @@ def summarize(run: Any) -> RunSummary:
         flows.setdefault(_sort_in(made, part, frame), FlowSum()).add(frame)
     facts = _last_facts(run)
     _add_sizes(summary, facts)
+    summary.ranks = rank_states(run)
+    summary.noise = noise_scale_of(run) if len(summary.ranks) > 1 else None
+    summary.problems = list(getattr(run, "problems", ()))
     summary.not_judged = coverage.not_judged(facts)
     if began is not None and ended is not None:
         summary.seconds = max(0.0, ended - began)
@@ -134,8 +147,14 @@ def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Seri
         loss=(losses[0], losses[-1]) if losses else None,
         lr=(rates[0], rates[-1]) if rates else None,
         norms=tuple(_thirds(norms)),
+        largest=_largest(frames),
         flow=flow,
     )
+
+
+def _largest(frames: list[_Scalars]) -> tuple[float, int] | None:
+    known = [(each.norm, each.step) for each in frames if each.norm is not None and not each.skipped]
+    return max((entry for entry in known if math.isfinite(entry[0])), key=lambda entry: entry[0], default=None)
 
 
 def _thirds(norms: list[float]) -> Iterable[float]:
@@ -170,7 +189,21 @@ def gradients_json(series: Series, shown: int = 8) -> dict[str, Any]:
         "optimizer": series.optimizer,
         "process": series.process,
         "norm_phases": [norm if math.isfinite(norm) else str(norm) for norm in series.norms],
+        "largest_norm": None if series.largest is None else {"value": series.largest[0], "step": series.largest[1]},
         "shares": {layer: share for layer, share in flow.shares[:shown]},
         "neighbour_ratio": flow.ratio,
         "steepest": None if flow.steepest is None else list(flow.steepest),
+    }
+
+
+def noise_json(noise: NoiseScale | None) -> dict[str, Any] | None:
+    """Return the gradient noise scale as strict JSON; None for a run of one process."""
+    if noise is None:
+        return None
+    return {
+        "global_batches": None if math.isnan(noise.ratio) else noise.ratio,
+        "error": None if math.isnan(noise.error) else noise.error,
+        "rows": noise.examples,
+        "reason": noise.reason or None,
+        "sampled_steps": len(noise.steps),
     }

@@ -17,18 +17,23 @@ from gradmedic.diagnosis.engine import in_language
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.wording import counted
 from gradmedic.errors import InputError
+from gradmedic.plain_text import abridged
 from gradmedic.report.explain import explain as explain
 from gradmedic.report.facts_table import facts_table
+from gradmedic.report.next_commands import command_lines, next_commands
 from gradmedic.report.paragraph import Paragraph
 from gradmedic.report.probe_line import probe_line
-from gradmedic.report.run_summary import RunSummary, gradients_json, summarize
+from gradmedic.report.run_summary import RunSummary, gradients_json, noise_json, summarize
 from gradmedic.report.text_words import WORDS
 
 __all__ = ["explain", "render_checkup", "render_findings"]
 
 FORMATS: tuple[str, ...] = ("text", "markdown", "json")
-#: So many findings are shown in full; the others are named, so that the screen stays one screen.
-SHOWN = 3
+#: A screen, less a line for the prompt and one for what a command says besides.
+LINES = 22
+#: How many findings are shown in full, and of each how many consequences by a line of their own: the first pair that
+#: fits the screen. The others are named.
+FULLNESS = ((3, 99), (3, 3), (2, 3), (1, 3), (1, 1), (1, 0))
 _STYLES = {"info": "cyan", "warning": "yellow", "error": "red", "critical": "bold red"}
 
 
@@ -54,15 +59,12 @@ def render_checkup(
     """
     wording.messages(lang)
     listed = [finding if finding.lang == lang else in_language(finding, lang) for finding in findings]
-    summary = summarize(run)
-    screen = Group(*_screen(run, summary, listed, lang))
+    columns = width or (console.width if console is not None else 80)
+    screen = _fitting(run, summarize(run), listed, lang, columns)
     if console is not None:
-        console.print(screen, width=width)
+        console.print(screen, width=width, crop=False)
         return None
-    plain = Console(file=io.StringIO(), width=width or 80, color_system=None, force_terminal=False)
-    with plain.capture() as captured:
-        plain.print(screen)
-    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+    return "".join(f"{line}\n" for line in _lines(screen, columns))
 
 
 def render_findings(findings: Sequence[Finding], format: str = "text", run: Any = None, lang: str = "en") -> str:
@@ -91,6 +93,9 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
             "findings": [finding.to_json() for finding in listed],
             "not_judged": [entry.to_json() for entry in (summary.not_judged if summary else ())],
             "gradients": [gradients_json(series) for series in (summary.series if summary else ())],
+            "ranks": [state.to_json() for state in (summary.ranks if summary else ())],
+            "noise_scale": noise_json(summary.noise) if summary else None,
+            "problems": summary.problems if summary else [],
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=2)
     if format == "markdown":
@@ -98,7 +103,26 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
     return "\n\n".join(_paragraphs(finding, lang) for finding in listed)
 
 
-def _screen(run: Any, summary: RunSummary, findings: list[Finding], lang: str) -> Iterator[RenderableType]:
+def _fitting(run: Any, summary: RunSummary, findings: list[Finding], lang: str, width: int) -> Group:
+    """Return the fullest screen that is no longer than a screen, or the shortest one there is."""
+    for fullness in FULLNESS:
+        screen = Group(*_screen(run, summary, findings, lang, fullness))
+        if len(_lines(screen, width)) <= LINES:
+            break
+    return screen
+
+
+def _lines(screen: RenderableType, width: int) -> list[str]:
+    """Return what is shown as plain lines."""
+    text = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with text.capture() as captured:
+        text.print(screen, crop=False)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _screen(
+    run: Any, summary: RunSummary, findings: list[Finding], lang: str, fullness: tuple[int, int]
+) -> Iterator[RenderableType]:
     words = WORDS[lang]
     yield _verdict(summary, findings, lang)
     if summary.steps:
@@ -106,13 +130,13 @@ def _screen(run: Any, summary: RunSummary, findings: list[Finding], lang: str) -
     if probed := probe_line(getattr(run, "events", ()), lang):
         yield Padding(Paragraph(probed), (0, 0, 0, 2))
     several = len(summary.optimizers) > 1
-    for finding in findings[:SHOWN]:
-        yield from _entry(finding, lang, several=several)
-    rest = findings[SHOWN:]
+    shown, consequences = fullness
+    for finding in findings[:shown]:
+        yield from _entry(finding, lang, consequences, several=several)
+    rest = findings[shown:]
     if rest:
         yield Text("  " + words["more"].format(n=len(rest), codes=_codes(rest)))
-    if findings:
-        yield Text.assemble((f"{words['next']}: ", "bold"), f"gradmedic explain {findings[0].code}")
+    yield from command_lines(next_commands(run, findings, steps=summary.steps), words["next"])
 
 
 def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Text:
@@ -129,7 +153,7 @@ def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Tex
     return Text(prefix + words[key].format(n=counted(len(findings)), steps=steps), style="bold green")
 
 
-def _entry(finding: Finding, lang: str, *, several: bool) -> Iterator[RenderableType]:
+def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> Iterator[RenderableType]:
     words = WORDS[lang]
     severity = wording.messages(lang)["severity"][finding.severity]
     style = _STYLES[finding.severity]
@@ -144,8 +168,13 @@ def _entry(finding: Finding, lang: str, *, several: bool) -> Iterator[Renderable
         remedy = finding.remedies[0]
         body = remedy.text + _action(remedy.action)
         yield Padding(Paragraph(body, label=f"{words['remedy']}: "), (0, 0, 0, 2))
-    for entry in finding.folded:
+    # A line that counts the last one takes the room of that one.
+    shown = consequences if len(finding.folded) > consequences + 1 else consequences + 1
+    for entry in finding.folded[:shown]:
         yield Padding(Paragraph(_follows(entry, lang, several=several), style="dim"), (0, 0, 0, 2))
+    if rest := finding.folded[shown:]:
+        more = words["folded_more"].format(n=len(rest), codes=_codes(rest))
+        yield Padding(Paragraph(more, style="dim"), (0, 0, 0, 2))
 
 
 def _consequence(finding: Finding, lang: str, *, several: bool = False) -> str:
@@ -166,7 +195,7 @@ def _follows(finding: Finding, lang: str, *, several: bool = False) -> str:
 
 def _whose(finding: Finding, lang: str) -> str:
     words = WORDS[lang]
-    return f"{words['open']}{finding.optimizer}{words['close']}" if finding.optimizer else ""
+    return f"{words['open']}{abridged(finding.optimizer)}{words['close']}" if finding.optimizer else ""
 
 
 def _paragraphs(finding: Finding, lang: str) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from gradmedic.errors import InputError
+from gradmedic.report.needs import needed
 from gradmedic.report.page.render import content_security_policy, plotly_script, render_page
 from gradmedic.serve.catalogue import Catalogue
 
@@ -27,6 +27,8 @@ LOOPBACK: frozenset[str] = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _LONGEST_VERSION = 200
 #: Seconds that the first answer waits for a run's tables; after them it goes without, and they come with the next one.
 _PATIENCE = 5.0
+#: Seconds that every other answer waits for tables that are just being read: without them they would be a second older.
+_MOMENT = 0.4
 
 
 def make_app(catalogue: Catalogue, lang: str) -> Application:
@@ -39,13 +41,8 @@ def make_app(catalogue: Catalogue, lang: str) -> Application:
     Raises:
         InputError: starlette or plotly is not installed.
     """
-    try:
-        starlette = importlib.import_module("starlette.applications")
-        routing = importlib.import_module("starlette.routing")
-    except ImportError as error:
-        raise InputError(
-            "serving needs starlette and uvicorn, which are not installed: pip install 'gradmedic[serve]'"
-        ) from error
+    starlette = needed("starlette.applications", "serving needs starlette", "serve")
+    routing = needed("starlette.routing", "serving needs starlette", "serve")
     answers = _Answers(catalogue, lang)
     routes = [
         routing.Route("/", answers.page),
@@ -146,8 +143,8 @@ class _Answers:
             return await self.missing(request)
         known = request.query_params.get("version", "")[:_LONGEST_VERSION]
         await self._in_thread(feed.ask)
-        until = time.monotonic() + _PATIENCE
-        while not feed.ready and time.monotonic() < until:
+        until = time.monotonic() + (_MOMENT if feed.ready else _PATIENCE)
+        while not (feed.ready and feed.current) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         body = await self._in_thread(feed.answer, known)
         if body is None:

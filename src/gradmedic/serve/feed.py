@@ -17,6 +17,7 @@ from gradmedic.report.page.parts import Part, joined, steps_part, tables_part
 from gradmedic.report.page.payload import FORMAT, version_of
 from gradmedic.report.page.verdict import recorded_findings
 from gradmedic.report.views.source import Source
+from gradmedic.serve.growth import Growth
 from gradmedic.serve.lanes import Lane
 from gradmedic.serve.pace import Pace
 from gradmedic.serve.stores import ScalarsStore, changed_at, holds_run
@@ -31,6 +32,8 @@ _WATCHED_SECONDS, _IDLE_SECONDS = 10.0, 3.0
 _FORGET_SECONDS = 120.0
 #: A run that ends without saying so is judged as a whole when nothing has come for so long.
 _SILENT_SECONDS = 60.0
+#: What several ranks tell together, none of them can say: while they train, they are judged so often.
+_RANKS_SECONDS = 10.0
 
 #: What both parts speak of, and what is made of both.
 _SHARED = ("run", "scalars")
@@ -53,8 +56,9 @@ class Feed:
         self._words = WORDS[lang]
         self._tables_lane, self._judging_lane = tables, judging
         self._lock = threading.Lock()
-        self._look_pace, self._tables_pace = Pace(_LOOK_SECONDS), Pace(_TABLES_SECONDS)
+        self._look_pace, self._tables_pace = Pace(_LOOK_SECONDS), Pace(_TABLES_SECONDS, times=1.0)
         self._scalars: Run | None = None
+        self._judge_pace = Pace(_RANKS_SECONDS, times=10.0)
         self._whole: Run | None = None
         self._folder_changed = 0.0
         self._content = ""  # version of what the scalars tell
@@ -62,6 +66,7 @@ class Feed:
         self._steps: Part = {}
         self._tables: Part = {}
         self._tables_text = b""
+        self._growth = Growth(COLUMNS)
         self._tables_of = ""  # content for which they were made
         self._tables_count = 0
         self._reading = self._judging = False
@@ -83,6 +88,11 @@ class Feed:
     def ready(self) -> bool:
         """Whether the tables were read once, or could not be."""
         return self._tables_count > 0 or not self._reading
+
+    @property
+    def current(self) -> bool:
+        """Whether the tables are as new as the scalars, or will not be so in a moment."""
+        return not self._reading
 
     @property
     def version(self) -> str:
@@ -117,7 +127,8 @@ class Feed:
         self._asked = time.monotonic()
         self.look()
         with self._lock:
-            reads = not self._reading and self._tables_of != self._content and self._tables_pace.due
+            new = self._tables_of != self._content or (self._growth.owes and self._growth.due)
+            reads = new and not self._reading and self._tables_pace.due
             self._reading |= reads
             judges = not reads and self._should_judge()
             self._judging |= judges
@@ -163,7 +174,13 @@ class Feed:
         """Return what is wrong with the run: as it was judged as a whole, else as it was told while it trained."""
         if content and self._judged[0] == content:
             return self._judged[1]
+        if self._judged[0] and self._of_ranks:
+            return self._judged[1]
         return recorded_findings(self._scalars.events) if self._scalars is not None else []
+
+    @property
+    def _of_ranks(self) -> bool:
+        return bool(self._steps.get("run", {}).get("ranks"))
 
     def _read_tables(self) -> None:
         with self._tables_pace:
@@ -175,13 +192,14 @@ class Feed:
         with self._lock:
             content, there = self._content, self._scalars is not None
             findings = self._findings(content)
+            ended = bool(self._steps.get("run", {}).get("ended", False))
         if not there:
             run = _no_run()
         elif self._whole is None:
             run = self._whole = Run(FolderStore(self.path), self.path)
         else:
             run = self._whole.reload()
-        made = tables_part(Source(run), findings, COLUMNS)
+        made = self._growth.update(run, findings, whole=ended)
         text = _dumped({key: value for key, value in made.items() if key not in _SHARED})
         with self._lock:
             tables = {key: made[key] for key in _SHARED} | {"problems": [*run.problems] if there else []}
@@ -192,11 +210,14 @@ class Feed:
         """Whether a run that is over has not been judged: some rules speak only then, some take back what they said."""
         if self._judging or self._whole is None or self._judged[0] == self._content:
             return False
+        if self._of_ranks and self._judge_pace.due:
+            return True
         ended = self._steps.get("run", {}).get("ended", False)
         return bool(ended) or time.monotonic() - self._content_since > _SILENT_SECONDS
 
     def _judge(self) -> None:
-        self._guarded("diagnosis", self._make_judgement)
+        with self._judge_pace:
+            self._guarded("diagnosis", self._make_judgement)
         self._judging = False
 
     def _make_judgement(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradmedic.errors import InputError
+from gradmedic.report.needs import needed
 from gradmedic.serve.app import make_app
 from gradmedic.serve.catalogue import Catalogue
 
@@ -28,7 +30,8 @@ class Server:
         lang: "en" or "zh", in which the page opens.
 
     Raises:
-        InputError: the port is taken or not to be had, or starlette, uvicorn or plotly is not installed.
+        InputError: a path is a file, the port is taken or not to be had, or starlette, uvicorn or plotly is not
+            installed.
 
     Example:
         >>> with Server([Path("runs")], port=0) as server:  # doctest: +SKIP
@@ -37,12 +40,13 @@ class Server:
     """
 
     def __init__(self, paths: Sequence[str | Path], *, port: int = PORT, lang: str = "en") -> None:
+        for path in paths:
+            if Path(path).exists() and not Path(path).is_dir():
+                raise InputError(f"{str(path)!r} is a file; serve expects run folders, or a folder that holds several")
         self.catalogue = Catalogue([Path(path) for path in paths], lang)
         app = make_app(self.catalogue, lang)
-        try:
-            uvicorn = importlib.import_module("uvicorn")
-        except ImportError as error:
-            raise InputError("serving needs uvicorn, which is not installed: pip install 'gradmedic[serve]'") from error
+        uvicorn = needed("uvicorn", "serving needs uvicorn", "serve")
+        _hush()
         self._socket = bind(port)
         self._socket.listen(128)  # who asks before the loop runs waits, and is not refused
         config = uvicorn.Config(
@@ -85,6 +89,18 @@ class Server:
     def close(self) -> None:
         """Give back the socket."""
         self._socket.close()
+
+
+def _hush() -> None:
+    """Keep what is no HTTP from printing a line for each attempt: it is answered with 400, and that is enough."""
+    log = logging.getLogger("uvicorn.error")
+    if not any(isinstance(each, _Malformed) for each in log.filters):
+        log.addFilter(_Malformed())
+
+
+class _Malformed(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Invalid HTTP request")
 
 
 def bind(port: int) -> socket.socket:

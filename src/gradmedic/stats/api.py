@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradmedic.errors import InputError
-from gradmedic.stats import native, reference, torch_backend
+from gradmedic.stats import device, native, reference, torch_backend
 from gradmedic.stats.inputs import Tensors, label, materialise, stored, unwrap
 from gradmedic.stats.merging import add_zeros
 from gradmedic.stats.table import StatsTable
@@ -126,7 +126,7 @@ def _measure_rest(
     else:
         table, rest = native.measure(plain, histogram)
         if rest:
-            table = _insert(table, rest, torch_backend.measure([plain[i] for i in rest], histogram))
+            table = _insert(table, rest, device.measure([plain[i] for i in rest], histogram))
     if any(zeros):
         table = add_zeros(table, torch_backend.send(zeros, table.counts.device))
     return table
@@ -144,13 +144,13 @@ def _prefer_native(values: Tensor, called: str, backend: Backend) -> Tensor:
 
 def _insert(table: StatsTable, at: list[int], rows: StatsTable) -> StatsTable:
     """Return `table`, moved to where `rows` are, with those rows at the given positions."""
-    device = rows.counts.device
-    index = torch_backend.send(at, device)
-    moments = table.moments.to(device, non_blocking=True).index_copy(1, index, rows.moments)
-    counts = table.counts.to(device, non_blocking=True).index_copy(1, index, rows.counts)
+    there = rows.counts.device
+    index = torch_backend.send(at, there)
+    moments = table.moments.to(there, non_blocking=True).index_copy(1, index, rows.moments)
+    counts = table.counts.to(there, non_blocking=True).index_copy(1, index, rows.counts)
     histogram = table.log2_hist
     if histogram is not None and rows.log2_hist is not None:
-        histogram = histogram.to(device, non_blocking=True).index_copy(0, index, rows.log2_hist)
+        histogram = histogram.to(there, non_blocking=True).index_copy(0, index, rows.log2_hist)
     return StatsTable(moments, counts, histogram)
 
 

@@ -62,17 +62,49 @@ class Collective:
         return values
 
 
-def mean_over_ranks(value: Tensor) -> Tensor:
-    """Return the mean of a 0-d value over all ranks of the job; itself where there is only one.
+#: By mesh or group: looked up once. They are few, and live as long as the process groups that they were made in.
+_collectives: dict[Any, Collective] = {}
+_made_in: list[Any] = []
 
-    A NaN or an infinity on one rank is one on all. Every rank must call this at the same time.
+
+def collective_of(mesh: Any) -> Collective:
+    """Return the collective over a device mesh, or over a tuple of process groups; the same one each time."""
+    from torch import distributed
+
+    world = distributed.group.WORLD
+    if not _made_in or _made_in[0] is not world:  # the job has begun anew in this process: its meshes are equal ones
+        _collectives.clear()
+        _made_in[:] = [world]
+    if mesh not in _collectives:
+        _collectives[mesh] = Collective(list(mesh)) if isinstance(mesh, tuple) else Collective.of_mesh(mesh)
+    return _collectives[mesh]
+
+
+def mean_over_ranks(
+    value: Tensor | None, groups: tuple[Any, ...] | None = None, *, device: torch.device | None = None
+) -> Tensor | None:
+    """Return the mean of a 0-d value over the ranks that have one; itself where there is only one rank.
+
+    A NaN or an infinity on one rank is one on all. Every rank must call this at the same time, also one that has no
+    value (a pipeline's first stage has no loss). None where nobody has one, which only a rank without a value, and no
+    other, waits for the device to know.
+
+    Args:
+        value: 0-d, or None.
+        groups: the ranks, as process groups one after the other; None: all of the job.
+        device: where the others' are wanted, where there is no value here.
     """
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return value
-    world = Collective([distributed.group.WORLD])
-    return (world.sum(value.double().reshape(1)) / world.size).reshape(())
+    mine = torch.zeros(2, dtype=torch.float64, device=device)
+    if value is not None:
+        mine = torch.stack([value.double().reshape(()), value.new_ones((), dtype=torch.float64)])
+    joined = collective_of(groups or (distributed.group.WORLD,)).sum(mine)
+    if value is None and not bool(joined[1]):
+        return None
+    return joined[0] / joined[1]
 
 
 def _device_for(device: torch.device, group: Any) -> torch.device:

@@ -13,21 +13,12 @@ import torch
 from torch import Tensor
 
 from gradmedic.stats.agreement import Agreement
-from gradmedic.stats.collective import Collective
+from gradmedic.stats.collective import collective_of
+from gradmedic.stats.joining import Joining, Request, run
 from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of
 from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
 from gradmedic.stats.table import StatsTable
 from gradmedic.stats.torch_backend import send
-
-#: By mesh: a group is looked up once. Meshes are few, and live as long as the process.
-_collectives: dict[Any, Collective] = {}
-
-
-def collective_of(mesh: Any) -> Collective:
-    """Return the collective over a device mesh, always the same one."""
-    if mesh not in _collectives:
-        _collectives[mesh] = Collective.of_mesh(mesh)
-    return _collectives[mesh]
 
 
 def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -50,22 +41,38 @@ class Distribution:
     """
 
     def __init__(self, parameters: Sequence[Tensor], agreement: Agreement | None = None) -> None:
-        layouts = [layout_of(parameter) for parameter in parameters]
-        self.spread = any(layouts)
         self._agreement = agreement
         self._wide = may_be_wide([parameter.dtype for parameter in parameters])
+        self._place([layout_of(parameter) for parameter in parameters])
+        self.ask()
+
+    def _place(self, layouts: list[MeshLayout | None]) -> None:
+        self._layouts = layouts
         self._meshes: dict[Any, list[int]] = {}
         for at, layout in enumerate(layouts):
             if layout is not None:
                 self._meshes.setdefault(layout.mesh, []).append(at)
-        self._layouts: list[MeshLayout | None] = layouts
         self._all = self._meshes
-        self.ask()
+        self._vectors: dict[tuple[Any, torch.device, str], Tensor] = {}
+        self.spread = bool(self._all)
+
+    def among(self, positions: Sequence[int]) -> Distribution:
+        """Return how some of the parameters lie on the ranks; nobody is asked anew."""
+        twin = Distribution((), self._agreement)
+        twin._wide = self._wide
+        twin._place([self._layouts[at] for at in positions])
+        twin._meshes = {mesh: at for mesh, at in twin._all.items() if mesh in self._meshes}
+        return twin
 
     @property
     def plain(self) -> bool:
         """Whether all tensors lie here, whole, or are taken for that."""
         return not self._meshes
+
+    @property
+    def meshes(self) -> list[Any]:
+        """The meshes over which something is joined."""
+        return list(self._meshes)
 
     def ask(self) -> bool:
         """Ask anew whether all ranks take part; return whether they do, of all meshes that there are."""
@@ -75,14 +82,21 @@ class Distribution:
 
     def join_table(self, table: StatsTable) -> StatsTable:
         """Return the statistics of whole tensors, from those of what is here; two collectives a mesh."""
+        return run(self.joining_table(table))
+
+    def joining_table(self, table: StatsTable) -> Joining[StatsTable]:
+        """The same, to be joined together with other things."""
         for mesh, positions in self._meshes.items():
-            index = send(positions, table.counts.device)
+            if len(positions) == len(table):
+                table = yield from reduce_table(table, self._here(mesh, table.counts.device), mesh)
+                continue
+            index = self._index(mesh, table.counts.device)
             part = StatsTable(
                 table.moments[:, index],
                 table.counts[:, index],
                 None if table.log2_hist is None else table.log2_hist[index],
             )
-            joined = reduce_table(part, self._here(positions, index.device), collective_of(mesh))
+            joined = yield from reduce_table(part, self._here(mesh, index.device), mesh)
             histogram = table.log2_hist
             if histogram is not None and joined.log2_hist is not None:
                 histogram = histogram.index_copy(0, index, joined.log2_hist)
@@ -97,18 +111,20 @@ class Distribution:
             values: norms of what is here, 0 where nothing is.
             present: which have a value here.
         """
-        for mesh, positions in self._meshes.items():
-            index = send(positions, values.device)
-            here = self._here(positions, values.device)
-            joined, there = reduce_norms(values[index], present[index], here, collective_of(mesh), wide=self._wide)
+        return run(self._joining_norms(values, present))
+
+    def _joining_norms(self, values: Tensor, present: Tensor) -> Joining[tuple[Tensor, Tensor]]:
+        for mesh in self._meshes:
+            index, here = self._index(mesh, values.device), self._here(mesh, values.device)
+            joined, there = yield from reduce_norms(values[index], present[index], here, mesh, wide=self._wide)
             values, present = values.index_copy(0, index, joined), present.index_copy(0, index, there)
         return values, present
 
     def join_p_norms(self, values: Tensor, p: float) -> Tensor:
         """Return the p-norms over finite elements of whole tensors, float64 [N], from those of what is here."""
-        for mesh, positions in self._meshes.items():
-            index = send(positions, values.device)
-            mine = torch.where(self._here(positions, values.device), values[index], torch.zeros_like(values[index]))
+        for mesh in self._meshes:
+            index = self._index(mesh, values.device)
+            mine = torch.where(self._here(mesh, values.device), values[index], torch.zeros_like(values[index]))
             joined = collective_of(mesh).maximum(mine)
             if not math.isinf(p):
                 unit = torch.where(joined > 0, joined, torch.ones_like(joined))
@@ -160,15 +176,30 @@ class Distribution:
             whole[layout.slice_along(axis)] = values
         return whole
 
-    def join_sums(self, sums: Tensor) -> Tensor:
+    def joining_sums(self, sums: Tensor) -> Joining[Tensor]:
         """Return sums [K, N] over whole tensors, from those over what is here; one collective a mesh."""
         for mesh, positions in self._meshes.items():
-            index = send(positions, sums.device)
-            here = self._here(positions, sums.device)
-            part = torch.where(here, sums[:, index], torch.zeros((), dtype=sums.dtype, device=sums.device))
-            sums = sums.index_copy(1, index, collective_of(mesh).sum(part))
+            here = self._here(mesh, sums.device)
+            nothing = torch.zeros((), dtype=sums.dtype, device=sums.device)
+            if len(positions) == sums.shape[1]:
+                sums = yield Request(mesh, torch.where(here, sums, nothing))
+                continue
+            index = self._index(mesh, sums.device)
+            joined = yield Request(mesh, torch.where(here, sums[:, index], nothing))
+            sums = sums.index_copy(1, index, joined)
         return sums
 
-    def _here(self, positions: list[int], device: torch.device) -> Tensor:
-        flags = [layout.counts_here for at in positions if (layout := self._layouts[at]) is not None]
-        return torch.tensor(flags, dtype=torch.bool).to(device, non_blocking=True)
+    def _index(self, mesh: Any, device: torch.device) -> Tensor:
+        """Return the positions of the tensors on a mesh."""
+        key = (mesh, device, "index")
+        if key not in self._vectors:
+            self._vectors[key] = send(self._all[mesh], device)
+        return self._vectors[key]
+
+    def _here(self, mesh: Any, device: torch.device) -> Tensor:
+        """Return which of the tensors on a mesh count here."""
+        key = (mesh, device, "here")
+        if key not in self._vectors:
+            flags = [layout.counts_here for at in self._all[mesh] if (layout := self._layouts[at]) is not None]
+            self._vectors[key] = torch.tensor(flags, dtype=torch.bool).to(device, non_blocking=True)
+        return self._vectors[key]

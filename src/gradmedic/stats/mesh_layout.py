@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: Kinds of tensors, and whether they are DTensors: asked several times for each tensor and step.
+_kinds: dict[type[Any], bool] = {Tensor: False, torch.nn.Parameter: False}
+
 
 @dataclass(frozen=True, slots=True)
 class MeshLayout:
@@ -40,7 +43,11 @@ class MeshLayout:
 
 def is_distributed(tensor: Any) -> bool:
     """Whether a tensor is a DTensor; nothing is imported for tensors that are none."""
-    return type(tensor) not in (Tensor, torch.nn.Parameter) and hasattr(tensor, "device_mesh")
+    kind = type(tensor)
+    known = _kinds.get(kind)
+    if known is None:
+        known = _kinds[kind] = hasattr(kind, "device_mesh")
+    return known
 
 
 def layout_of(tensor: Any) -> MeshLayout | None:
@@ -58,11 +65,16 @@ def local_of(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that lies here, itself when it is a plain one; it shares memory, and has no graph."""
     if not is_distributed(tensor):
         return tensor
-    with torch.no_grad():
-        distributed: Any = tensor
-        local: Tensor = distributed.to_local()
+    # `to_local()` makes a view of this and a node of the graph, or a context against it; asked for each tensor several
+    # times a step, that is most of the time of a step of many tensors.
+    local = getattr(tensor, "_local_tensor", None)
+    if type(local) is not Tensor or local.requires_grad:
+        with torch.no_grad():
+            distributed: Any = tensor
+            local = distributed.to_local()
     waiting: Any = local
-    return waiting.wait() if hasattr(waiting, "trigger_wait") else local
+    ready: Tensor = waiting.wait() if type(local) is not Tensor and hasattr(waiting, "trigger_wait") else waiting
+    return ready
 
 
 def added_up(tensor: Tensor) -> Tensor:

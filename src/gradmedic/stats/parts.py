@@ -5,6 +5,9 @@ An expert that no token of this rank has reached still takes part, with nothing:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,6 +42,21 @@ def gradient_or_zeros(parameter: Tensor) -> Tensor | None:
     return gradient
 
 
+def add_up_gradients(parameters: Iterable[Tensor]) -> None:
+    """Exchange gradients whose values have yet to be added up for their sums: who changes single elements needs them.
+
+    One collective for each; all ranks must do it at the same time.
+    """
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and is_distributed(gradient) and _is_partial(gradient):
+            parameter.grad = added_up(gradient)
+
+
+def _is_partial(gradient: Any) -> bool:
+    return any(placement.is_partial() for placement in gradient.placements)
+
+
 def part_to_measure(parameter: Tensor, *, together: bool = True) -> Tensor:
     """Return what of a readable parameter's gradient is measured here; an empty tensor where nothing is.
 
@@ -49,7 +67,9 @@ def part_to_measure(parameter: Tensor, *, together: bool = True) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return local_of(parameter.detach()).new_empty(0)
-    return local_of(added_up(gradient) if together else gradient)
+    if together and is_distributed(gradient) and _is_partial(gradient):
+        gradient = added_up(gradient)
+    return local_of(gradient)
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -1,28 +1,31 @@
 """Statistics of tensors whose elements lie on several ranks: those of the whole, the same on every rank.
 
 Each rank measures what it holds. What can be added up goes into one sum, extremes go into one maximum: two collectives
-for any number of tensors. A replicated part counts on one rank only, an empty shard is the neutral element.
+for any number of tensors, shared with whatever else is joined at the same time (see `gradmedic.stats.joining`). A
+replicated part counts on one rank only, an empty shard is the neutral element.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from gradmedic.stats.collective import Collective
+from gradmedic.stats.joining import Joining, Request
 from gradmedic.stats.table import StatsTable
 
 #: Squares of norms up to here fit into float64; only float64 tensors have larger ones.
 _SAFE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
 
 
-def reduce_table(table: StatsTable, counts_here: Tensor, collective: Collective) -> StatsTable:
+def reduce_table(table: StatsTable, counts_here: Tensor, mesh: Any) -> Joining[StatsTable]:
     """Join the tables of all ranks row by row: row i describes the elements behind row i on every rank.
 
     Args:
         table: what this rank holds of N tensors; a row without elements for a tensor of which it holds nothing.
         counts_here: bool [N], on the table's device: False where another rank holds the same elements.
-        collective: the ranks; all must call this at the same time, with the same N, with or without a histogram.
+        mesh: the ranks; all must join at the same time, with the same N, with or without a histogram.
 
     Returns:
         A table of the whole tensors, the same bits on every rank. Two collectives; no host synchronisation of its own.
@@ -36,7 +39,7 @@ def reduce_table(table: StatsTable, counts_here: Tensor, collective: Collective)
     some = number > 0
     lowest = torch.full_like(here, -torch.inf)
     extremes = torch.stack([table.max_abs, -table.min_abs, table.mean, -table.mean])
-    extremes = collective.maximum(torch.where(some, extremes, lowest))
+    extremes = yield Request(mesh, torch.where(some, extremes, lowest), largest=True)
     extremes = torch.where(torch.isinf(extremes), 0.0, extremes)
     largest, smallest = extremes[0], -extremes[1]
     centre = (extremes[2] - extremes[3]) / 2
@@ -54,7 +57,7 @@ def reduce_table(table: StatsTable, counts_here: Tensor, collective: Collective)
     ]
     if table.log2_hist is not None:
         sums += [*(table.log2_hist.to(here.dtype).T * here)]
-    total = collective.sum(torch.stack(sums))
+    total = yield Request(mesh, torch.stack(sums))
 
     n = total[1].clamp(min=1)
     first = total[2] / n
@@ -66,15 +69,15 @@ def reduce_table(table: StatsTable, counts_here: Tensor, collective: Collective)
 
 
 def reduce_norms(
-    norms: Tensor, present: Tensor, counts_here: Tensor, collective: Collective, *, wide: bool
-) -> tuple[Tensor, Tensor]:
+    norms: Tensor, present: Tensor, counts_here: Tensor, mesh: Any, *, wide: bool
+) -> Joining[tuple[Tensor, Tensor]]:
     """Join the L2 norms of the parts on all ranks to those of the whole; NaN and infinities spread.
 
     Args:
         norms: float64 [N], 0 for a tensor of which nothing lies here.
         present: bool [N], which tensors have a value here at all.
         counts_here: bool [N], as for `reduce_table`.
-        collective: the ranks.
+        mesh: the ranks.
         wide: whether norms may exceed 1e150 (float64 gradients): takes a second collective. The same on all ranks.
 
     Returns:
@@ -83,9 +86,9 @@ def reduce_norms(
     mine = torch.where(counts_here, norms, torch.zeros_like(norms))
     unit = torch.ones_like(mine)
     if wide:  # a maximum need not spread NaN; the sum does
-        largest = collective.maximum(torch.where(torch.isfinite(mine), mine, torch.zeros_like(mine)))
+        largest = yield Request(mesh, torch.where(torch.isfinite(mine), mine, torch.zeros_like(mine)), largest=True)
         unit = torch.where(largest > 0, largest, unit)
-    squares, there = collective.sum(torch.stack([(mine / unit).square(), present.to(mine.dtype)]))
+    squares, there = yield Request(mesh, torch.stack([(mine / unit).square(), present.to(mine.dtype)]))
     return squares.sqrt() * unit, there > 0
 
 

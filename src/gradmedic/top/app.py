@@ -13,9 +13,10 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from gradmedic.record.run import open_run
-from gradmedic.top.follow import Follower, Snapshot, newest_run
+from gradmedic.top.follow import Follower, Snapshot
 from gradmedic.top.glyphs import ASCII, Glyphs, glyphs_for
 from gradmedic.top.judging import Judge
+from gradmedic.top.newer import newest_run
 from gradmedic.top.screen import page_of, screen_lines
 from gradmedic.top.terminal import Keyboard
 from gradmedic.top.view import View, chosen, clamped, press
@@ -127,6 +128,10 @@ class _App:
         return Group(*screen_lines(self._snapshot, self._view, width, height, self._glyphs, self._lang))
 
     def _press(self, key: str) -> None:
+        if key == "n" and self._view.typing is None:
+            if self._follower.take_newer():
+                self._snapshot, self._view = self._follower.snapshot, replace(self._view, offset=0, paused=False)
+            return
         width, height = self._console.size
         page = page_of(self._snapshot, self._view, width, height, self._glyphs, self._lang)
         rows = len(chosen(self._snapshot.layers, self._view))

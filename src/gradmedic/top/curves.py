@@ -6,10 +6,11 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from gradmedic.plain_text import plain
 from gradmedic.record.arrays import Array
 from gradmedic.report.views.scalars import RATE_WINDOW, Scalars
 from gradmedic.top.figures import number, share
-from gradmedic.top.glyphs import NONFINITE, Glyphs, bucketed, levels, padded, plain, signs
+from gradmedic.top.glyphs import NONFINITE, Glyphs, bucketed, levels, padded, signs
 from gradmedic.top.words import WORDS
 
 #: Beyond this ratio of largest to smallest a curve is drawn on a log scale.

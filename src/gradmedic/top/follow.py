@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,21 +11,25 @@ from typing import Literal
 
 from gradmedic.diagnosis.finding import Finding
 from gradmedic.errors import InputError
-from gradmedic.export.narrowed import open_light
-from gradmedic.record.arrays import codes_of, to_numpy
-from gradmedic.record.layout import is_record
+from gradmedic.record.narrowed import open_light
 from gradmedic.record.run import Run
 from gradmedic.record.store import FolderStore
 from gradmedic.report.views.order import TensorRow, tensor_rows
 from gradmedic.report.views.scalars import Scalars, scalars_of
 from gradmedic.report.views.source import Source
 from gradmedic.top.layers import Layers, layers_of
+from gradmedic.top.newer import Neighbours, newest_run
+from gradmedic.top.process import is_gone, process_that_trains, step_counts, steps_by_rank
 from gradmedic.top.recent import RecentTables
 
 State = Literal["waiting", "running", "silent", "killed", "ended", "gone"]
 
 #: A run is silent when nothing has come for so many seconds, and for so many of its usual steps.
 _SILENT_SECONDS, _SILENT_STEPS = 10.0, 5.0
+#: Seconds between two looks for runs that begin beside this one; and for which a change of run is told.
+_NEIGHBOURS_SECONDS, _TOLD_SECONDS = 3.0, 20.0
+#: Ranks write at most so many steps apart; those of a run that goes on may be as far apart without any trouble.
+_APART = 128
 
 
 @dataclass(slots=True)
@@ -38,6 +41,9 @@ class Snapshot:
         state: "waiting" (there is no run yet), "running", "silent" (nothing has come for `silent` seconds), "killed"
             (its process is gone and said no end), "ended" (for `reason`), "gone" (the folder has vanished).
         others: how many older runs lie beside it in the folder that was asked for.
+        newer: name of a run that has begun beside it since; "" for none.
+        instead_of: name of the run that was shown until a moment ago, for which this one was taken; "" for none.
+        parted: ranks whose numbers of steps differ by more than what has not been written yet, by rank; {} else.
         scalars: by optimizer.
         layers: the tensors.
         findings: folded, most likely root cause first.
@@ -50,6 +56,9 @@ class Snapshot:
     silent: float = 0.0
     reason: str = ""
     others: int = 0
+    newer: str = ""
+    instead_of: str = ""
+    parted: dict[int, int] = field(default_factory=dict)
     scalars: dict[str, Scalars] = field(default_factory=dict)
     layers: Layers = field(default_factory=Layers)
     findings: list[Finding] = field(default_factory=list)
@@ -58,6 +67,9 @@ class Snapshot:
 
 class Follower:
     """Reads what is new of a run.
+
+    Where the folder that was asked for holds runs, one that begins there later is taken as soon as the one that is
+    shown has ended; until then, and beside a run that was asked for by its own name, it is only told of.
 
     Args:
         path: a run folder, one that will be there later, or one that holds run folders (the newest is taken).
@@ -76,10 +88,32 @@ class Follower:
     ) -> None:
         self.asked = path
         self._findings_of, self._clock, self._wall = findings_of, clock, wall
+        self._neighbours: Neighbours | None = None
+        self._place: Path | None = None
+        self._next_look = self._told_until = 0.0
         self._forget()
 
     def poll(self) -> Snapshot:
         """Read what is new, and return what is known now."""
+        self._poll()
+        if self._run is not None:
+            self._look_around()
+        return self.snapshot
+
+    def take_newer(self) -> bool:
+        """Go on with the run that has begun beside this one; return whether there is one."""
+        newer = self._neighbours.newest if self._neighbours is not None else None
+        if newer is None or newer == self.snapshot.path:
+            return False
+        before = self.snapshot.name
+        self._forget()
+        self._place = newer
+        self._told_until = self._clock() + _TOLD_SECONDS
+        self._poll()
+        self.snapshot.instead_of = before
+        return True
+
+    def _poll(self) -> Snapshot:
         if self._run is None and not self._open():
             return self.snapshot
         assert self._run is not None
@@ -90,7 +124,7 @@ class Follower:
             return self.snapshot
         if self.snapshot.state == "gone":
             self._forget()
-            return self.poll()
+            return self._poll()
         changed = self._follow_tables()
         if changed or _extent(self._run) != seen or self._source is None:
             self._heard, self._lag = (self._clock(), 0.0) if self._source is not None else (self._clock(), self._age())
@@ -98,12 +132,33 @@ class Follower:
         self._set_state()
         return self.snapshot
 
+    def _look_around(self) -> None:
+        """Look for a run that has begun beside this one, and take it where this one is over."""
+        now, shown = self._clock(), self.snapshot
+        if now > self._told_until:
+            shown.instead_of = ""
+        if now < self._next_look:
+            return
+        self._next_look = now + _NEIGHBOURS_SECONDS
+        if self._neighbours is None:
+            self._neighbours = Neighbours(shown.path.parent)
+            return
+        newer = self._neighbours.look()
+        if newer is None or newer == shown.path:
+            return
+        shown.newer = newer.name
+        if shown.path != self.asked and shown.state in ("ended", "killed", "gone"):
+            self.take_newer()
+
     def _forget(self) -> None:
         self._run: Run | None = None
         self._recent: RecentTables | None = None
         self._rows: list[TensorRow] = []
         self._source: Source | None = None
         self._events = -1
+        self._place = None
+        self._counts: dict[tuple[int, str], int] = {}
+        self._process: tuple[int, str] | None = None
         self._heard = self._clock()
         self._lag = 0.0
         self.snapshot = Snapshot(self.asked.name or str(self.asked), self.asked)
@@ -114,7 +169,7 @@ class Follower:
             self._read_layers()
 
     def _open(self) -> bool:
-        found, others = newest_run(self.asked)
+        found, others = newest_run(self.asked if self._place is None else self._place)
         if found is None:
             return False
         try:
@@ -128,13 +183,12 @@ class Follower:
         """Read the tables of the process that trains now: the last one of the lowest rank."""
         assert self._run is not None
         assert self._run.path is not None
-        steps = self._run.steps
-        if not steps.num_rows:
+        counts, followed = step_counts(self._run), self._process
+        self._process = process_that_trains(counts, self._counts, self._run, followed[1] if followed else None)
+        self._counts = counts
+        if self._process is None:
             return False
-        ranks = to_numpy(steps["rank"])
-        rank = int(ranks.min())
-        codes, names = codes_of(steps["process"])
-        process = names[codes[ranks == rank][-1]]
+        rank, process = self._process
         if self._recent is None or (self._recent.rank, self._recent.process) != (rank, process):
             self._recent = RecentTables(FolderStore(self._run.path), rank, process)
         try:
@@ -167,17 +221,22 @@ class Follower:
         assert self._run is not None
         snapshot = self.snapshot
         snapshot.silent = self._clock() - self._heard + self._lag
-        ends = [event for event in self._run.events if event.get("kind") == "end"]
-        last = max((float(each.time[-1]) for each in snapshot.scalars.values() if len(each.time)), default=0.0)
-        if ends and _time(ends[-1].get("time")) >= last:
-            snapshot.state, snapshot.reason = "ended", str(ends[-1].get("reason") or "")
+        ends = self._run.ends
+        end = ends.get(self._process) if self._process is not None else next(iter(ends.values()), None)
+        made = steps_by_rank(self._counts, self._run)
+        apart = max(made.values(), default=0) - min(made.values(), default=0)
+        if end is not None:
+            snapshot.state, snapshot.reason = "ended", str(end.get("reason") or "")
+            snapshot.parted = made if apart else {}
             return
+        snapshot.parted = made if apart > _APART else {}
         usual = [each.columns["step_seconds"][-1] for each in snapshot.scalars.values() if len(each.steps)]
         patience = max(_SILENT_SECONDS, _SILENT_STEPS * max((s for s in usual if s == s and s < 1e6), default=0.0))
         if snapshot.silent <= patience:
             snapshot.state = "running"
         else:
-            snapshot.state = "killed" if self._process_is_gone() else "silent"
+            gone = self._process is not None and is_gone(self._run, self._process[1])
+            snapshot.state = "killed" if gone else "silent"
 
     def _age(self) -> float:
         """Seconds since the last sign of the run when it was opened, as far as the clocks of two machines agree."""
@@ -189,50 +248,7 @@ class Follower:
             return 0.0
         return max(0.0, self._wall() - written)
 
-    def _process_is_gone(self) -> bool:
-        """Whether the process that trained was on this machine and is there no more."""
-        assert self._run is not None
-        if self._recent is None or self._run.meta.get("host") != socket.gethostname():
-            return False
-        try:
-            os.kill(int(self._recent.process.partition("x")[0], 16), 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, ValueError, OverflowError):
-            return False
-        return False
-
-
-def newest_run(folder: Path) -> tuple[Path | None, int]:
-    """Return (the run folder, how many others lie beside it): the folder itself, or the newest run within it."""
-    if _holds_run(folder):
-        return folder, 0
-    try:
-        inside = [entry for entry in folder.iterdir() if entry.is_dir() and _holds_run(entry)]
-    except OSError:
-        return None, 0
-    newest = max(inside, key=_last_change, default=None)
-    return newest, max(0, len(inside) - 1)
-
-
-def _holds_run(folder: Path) -> bool:
-    try:
-        return any(is_record(entry.name) and not entry.name.startswith(".") for entry in folder.iterdir())
-    except OSError:
-        return False
-
-
-def _last_change(folder: Path) -> float:
-    try:
-        return max(entry.stat().st_mtime for entry in folder.iterdir())
-    except (OSError, ValueError):
-        return 0.0
-
 
 def _extent(run: Run) -> tuple[int, int, int]:
     """What grows when something is written: steps, events, and when the last of them was."""
     return run.steps.num_rows, len(run.events), len(run.problems)
-
-
-def _time(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

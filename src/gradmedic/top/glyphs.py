@@ -55,14 +55,6 @@ def glyphs_for(encoding: str | None, term: str = "") -> Glyphs:
     return UNICODE
 
 
-def plain(text: object) -> str:
-    """Return a text on one line with all that a terminal could act upon spelled out: names in runs are anyone's."""
-    raw = str(text)
-    if raw.isprintable():
-        return raw
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in raw)
-
-
 def cut_left(text: str, width: int, glyphs: Glyphs) -> str:
     """Return a text at most `width` cells wide, cut at its beginning: the end of a name says more."""
     if cell_len(text) <= width:

@@ -8,11 +8,12 @@ from rich.text import Text
 
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.finding import Finding
+from gradmedic.plain_text import plain
 from gradmedic.report.views.scalars import Scalars
 from gradmedic.top.curves import curve_lines
 from gradmedic.top.figures import number, seconds, share
 from gradmedic.top.follow import Snapshot
-from gradmedic.top.glyphs import ASCII, Glyphs, cut_left, cut_right, plain
+from gradmedic.top.glyphs import ASCII, Glyphs, cut_left, cut_right
 from gradmedic.top.tensor_lines import heading, tensor_lines
 from gradmedic.top.view import View, chosen, clamped
 from gradmedic.top.words import WORDS
@@ -37,7 +38,7 @@ def screen_lines(snapshot: Snapshot, view: View, width: int, height: int, glyphs
     if snapshot.state == "waiting":
         lines = _waiting(snapshot, lang)
     else:
-        lines = [_header(snapshot, view, width, glyphs, lang)]
+        lines = [_header(snapshot, view, width, glyphs, lang), *_notices(snapshot, width, glyphs, lang)]
         # Once for the lines of the header, of the tensors' heading and of the keys.
         room = max(0, height - len(lines) - 2 - _LEAST_ROWS)
         lines += _curves(snapshot, room, width, glyphs, lang)
@@ -52,7 +53,8 @@ def screen_lines(snapshot: Snapshot, view: View, width: int, height: int, glyphs
 
 def page_of(snapshot: Snapshot, view: View, width: int, height: int, glyphs: Glyphs, lang: str) -> int:
     """Return how many tensors a screen of this size shows at once."""
-    above = 1 + len(_curves(snapshot, max(0, height - 3 - _LEAST_ROWS), width, glyphs, lang))
+    above = 1 + len(_notices(snapshot, width, glyphs, lang))
+    above += len(_curves(snapshot, max(0, height - 3 - _LEAST_ROWS), width, glyphs, lang))
     room = max(1, height - above - 2 - _LEAST_ROWS)
     above += len(_findings(snapshot, min(room, max(4, height // 5)), lang))
     return max(1, height - above - 2)
@@ -85,6 +87,24 @@ def _header(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs, lang: st
             pace.pop(0)
         line.append("".join(f"  {part}" for part in pace), style="dim")
     return line
+
+
+def _notices(snapshot: Snapshot, width: int, glyphs: Glyphs, lang: str) -> list[Text]:
+    """Return lines on what is beside the run, or happens between its ranks: none of most runs."""
+    words, lines = WORDS[lang], []
+    longest = max(12, width // 3)
+    if snapshot.instead_of:
+        name = cut_left(plain(snapshot.instead_of), longest, glyphs)
+        lines.append(Text(words["instead_of"].format(name=name), style="yellow", no_wrap=True))
+    if snapshot.newer:
+        name = cut_left(plain(snapshot.newer), longest, glyphs)
+        lines.append(Text(words["newer"].format(name=name), style="yellow", no_wrap=True))
+    if snapshot.parted:
+        made = snapshot.parted
+        shown = sorted({min(made, key=lambda rank: made[rank]), max(made, key=lambda rank: made[rank])})
+        ranks = ", ".join(words["rank"].format(rank=rank, steps=made[rank]) for rank in shown)
+        lines.append(Text(words["parted"].format(ranks=ranks), style="yellow", no_wrap=True))
+    return lines
 
 
 def _pace(scalars: Scalars, lang: str) -> list[str]:

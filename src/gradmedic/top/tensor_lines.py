@@ -8,9 +8,10 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from gradmedic.plain_text import plain
 from gradmedic.record.arrays import Array
 from gradmedic.top.figures import number, share
-from gradmedic.top.glyphs import MISSING, NONFINITE, Glyphs, bucketed, cut_left, levels, padded, plain
+from gradmedic.top.glyphs import MISSING, NONFINITE, Glyphs, bucketed, cut_left, levels, padded
 from gradmedic.top.layers import Layers
 from gradmedic.top.words import WORDS
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,13 +184,13 @@ def test_hostile_texts_stay_texts():
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(width=32) | st.just(math.nan), max_size=400))
+@given(st.lists(st.floats() | st.sampled_from([math.nan, 1.7e308, -1.7e308]), max_size=400))
 def test_a_sparkline_stays_in_its_picture(values):
     drawn = sparkline(np.array(values, dtype=float), "loss")
     known = [value for value in values if not math.isnan(value)]
     assert bool(drawn) == bool(known)
     for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", drawn):
-        assert 0 <= float(x) <= 240
+        assert 0 <= float(x) <= 240  # NaN is not
         assert 0 <= float(y) <= 44
     assert ("l4 4m0" in drawn) == any(math.isinf(value) for value in known)
 
@@ -203,3 +204,29 @@ def test_a_sparkline_shows_a_spike_among_thousands():
 @pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [0.0, 0.0, 5.0], [-1.0, 1.0]])
 def test_short_and_flat_curves_have_something_to_see(values):
     assert re.search(r'd="M', sparkline(np.array(values), "x"))
+
+
+def test_more_logged_values_than_are_shown_are_counted():
+    frame = Frame(3, "SGD", loss=0.5, logged={f"metric{at}": float(at) for at in range(20)})
+    shown = page(frame).text
+    assert "metric11" in shown
+    assert "metric12" not in shown
+    assert "and 8 more logged values" in shown
+
+
+def test_a_monitor_shows_the_run_as_far_as_it_has_come():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gm.watch(model, optimizer) as monitor:
+        assert "no step was recorded" in page(monitor).text
+        for _ in range(3):
+            model(torch.ones(4, 2)).square().sum().backward()
+            optimizer.step()
+        shown = page(monitor).text
+        assert "watching" in shown
+        assert "3 steps" in shown
+        assert not monitor.closed
+    shown = page(monitor).text
+    assert "closed" in shown
+    assert "3 steps" in shown
+    assert monitor.closed

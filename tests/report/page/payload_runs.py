@@ -56,7 +56,7 @@ def run_of(frames, *, facts=None, modules=(), events=(), meta=None):
 
 def unpacked(packed):
     """What the page's script makes of a packed array, written down anew."""
-    kind = {"f4": np.dtype("<f4"), "i4": np.dtype("<i4")}[packed["t"]]
+    kind = {"f4": np.dtype("<f4"), "f8": np.dtype("<f8"), "i4": np.dtype("<i4")}[packed["t"]]
     return np.frombuffer(base64.b64decode(packed["b"]), kind).reshape(packed["n"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gradmedic.clip.state import State
-from gradmedic.clip.summary import GradientSummary, joint_norm
+from gradmedic.clip.summary import GradientSummary
 from gradmedic.clip.thresholds.base import Stateless, check_positive
 
 
@@ -23,7 +23,7 @@ class ParamRatio(Stateless):
         if summary.gradients is None:
             raise ValueError("param_ratio needs the weights, and they are not at hand")
         weights = summary.gradients.weight_norms()
-        return self.of_weights(weights if signal.dim() else joint_norm(weights, 2.0))
+        return self.of_weights(weights if signal.dim() else summary.joint_of(weights, 2.0))
 
     def of_weights(self, norms: torch.Tensor) -> torch.Tensor:
         """Return the thresholds that belong to weights of these norms."""

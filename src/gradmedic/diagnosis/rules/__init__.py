@@ -38,6 +38,7 @@ from gradmedic.diagnosis.rules.noise_dominated import NoiseDominated
 from gradmedic.diagnosis.rules.nonfinite import NonFinite
 from gradmedic.diagnosis.rules.not_in_optimizer import NotInOptimizer
 from gradmedic.diagnosis.rules.outlier_batch import OutlierBatch
+from gradmedic.diagnosis.rules.outlier_rank import OutlierRank
 from gradmedic.diagnosis.rules.output_collapse import OutputCollapse
 from gradmedic.diagnosis.rules.output_logit_drift import OutputLogitDrift
 from gradmedic.diagnosis.rules.output_range_mismatch import OutputRangeMismatch
@@ -46,6 +47,7 @@ from gradmedic.diagnosis.rules.overfit import Overfit
 from gradmedic.diagnosis.rules.padding_dominates import PaddingDominates
 from gradmedic.diagnosis.rules.probabilities_as_logits import ProbabilitiesAsLogits
 from gradmedic.diagnosis.rules.rank_desync import RankDesync
+from gradmedic.diagnosis.rules.same_batches import SameBatches
 from gradmedic.diagnosis.rules.saturated_units import SaturatedUnits
 from gradmedic.diagnosis.rules.spikes import Spikes
 from gradmedic.diagnosis.rules.stale_optimizer import StaleOptimizer
@@ -123,6 +125,8 @@ RULES: tuple[type[Rule], ...] = (
     InputIgnored,
     Leak,
     OutputCollapse,
+    OutlierRank,
+    SameBatches,
     LimitExceeded,
 )
 
@@ -131,7 +135,7 @@ def select(wanted: str | Sequence[str | Rule]) -> list[Rule]:
     """Return fresh rule objects.
 
     Args:
-        wanted: "default" for all, or a sequence of codes and rule objects.
+        wanted: "default" for all, or a sequence of codes and rule objects; "default" in it stands for all.
 
     Raises:
         InputError: an unknown code.
@@ -143,6 +147,8 @@ def select(wanted: str | Sequence[str | Rule]) -> list[Rule]:
     for entry in [wanted] if isinstance(wanted, str) else wanted:
         if not isinstance(entry, str):
             chosen.append(entry)
+        elif entry == "default":
+            chosen.extend(rule() for rule in RULES)
         elif entry in known:
             chosen.append(known[entry]())
         else:

@@ -16,6 +16,8 @@ from gradmedic.types import Severity
 
 #: Samples of so early a step show how attention was initialised.
 _FIRST_STEPS = 3
+#: Heads of fewer dimensions have small products, divided or not.
+_DEEP = 8
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ class AttentionLogits:
             yield self._draft(view, ordered, self._hard_from_start(high))
         multiplied = [series for series in self._rows.series(view, "attention") if self._is_multiplied(series)]
         if multiplied and not high:
-            yield self._multiplied(view, multiplied)
+            yield self._hard_scale(view, multiplied, "multiplied")
+        undivided = self._undivided(view)
+        if undivided and not high and not multiplied:
+            yield self._hard_scale(view, undivided, "undivided")
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take it back when the loss falls after all, or attention has softened, where it rested on that."""
@@ -70,9 +75,9 @@ class AttentionLogits:
             return True
         if finding.variant == "initial" and finding.optimizer == view.frame.optimizer:
             return any(self._still_hard(series) for series in self._rows.series(view, "attention"))
-        if finding.variant == "multiplied":
+        if finding.variant in ("multiplied", "undivided"):
             here = [each for each in self._rows.series(view, "attention") if each[-1].module in finding.where]
-            return finding.optimizer != view.frame.optimizer or any(self._is_multiplied(series) for series in here)
+            return finding.optimizer != view.frame.optimizer or any(self._has_stayed_hard(series) for series in here)
         return still_harmed(finding, view)
 
     def _hard_from_start(self, high: Sequence[Series]) -> float:
@@ -89,21 +94,34 @@ class AttentionLogits:
 
     def _is_multiplied(self, series: Series) -> bool:
         """Whether a factor above 1 has made attention hard from the start, and it still is."""
-        limits, first, last = self.thresholds, series[0], series[-1]
-        return (
-            first.step < _FIRST_STEPS
-            and first.get("factor") > 1
-            and first.get("max_logit") > limits.logit
-            and max(first.get("entropy"), last.get("entropy")) < limits.entropy
-        )
+        return series[0].get("factor") > 1 and self._has_stayed_hard(series)
 
-    def _multiplied(self, view: View, listed: list[Series]) -> Draft:
+    def _undivided(self, view: View) -> list[Series]:
+        """Return all attention of a model whose products are nowhere divided, if all of it began hard, and some is.
+
+        Models that leave the division out by design begin soft, with smaller weights; those of them that were trained
+        before have soft and hard layers.
+        """
+        begun = [series for series in self._rows.series(view, "attention") if series[0].step < _FIRST_STEPS]
+        bare = all(series[0].get("factor") == 1 and series[0].get("depth") >= _DEEP for series in begun)
+        hard = bare and all(self._began_hard(series) for series in begun)
+        return begun if hard and any(self._has_stayed_hard(series) for series in begun) else []
+
+    def _began_hard(self, series: Series) -> bool:
+        limits, first = self.thresholds, series[0]
+        return first.get("max_logit") > limits.logit and first.get("entropy") < limits.entropy
+
+    def _has_stayed_hard(self, series: Series) -> bool:
+        begun = series[0].step < _FIRST_STEPS and self._began_hard(series)
+        return begun and series[-1].get("entropy") < self.thresholds.entropy
+
+    def _hard_scale(self, view: View, listed: list[Series], variant: str) -> Draft:
         first = max((series[0] for series in listed), key=lambda row: row.get("factor"))
         usual = 1 / math.sqrt(first.get("depth"))
         entropy = fmean(series[0].get("entropy") for series in listed)
         return Draft(
             severity="warning",
-            confidence=0.75,
+            confidence=0.75 if variant == "multiplied" else 0.7,
             step=min(series[0].step for series in listed),
             where=_modules(listed),
             evidence=(
@@ -124,7 +142,7 @@ class AttentionLogits:
                 "loss_recent": view.loss.recent,
                 "unscaled": "",
             },
-            variant="multiplied",
+            variant=variant,
         )
 
     def _still_hard(self, series: Series) -> bool:

@@ -10,7 +10,15 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
-from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, is_whole, no_better_than_constant, recent
+from gradmedic.diagnosis.module_rows import (
+    RowMemory,
+    SampledRow,
+    Series,
+    is_whole,
+    median_row,
+    no_better_than_constant,
+    recent,
+)
 from gradmedic.diagnosis.view import View
 
 _BINARY = ("bce", "bce_with_logits")
@@ -82,8 +90,10 @@ class ConstantPrediction:
             return
         shares = recent(series, "top_share", limits.samples)
         ratio = no_better_than_constant(series, limits.samples, limits.loss_share)
-        if ratio is None:
-            ratio = self._in_the_mean(view, last)
+        quoted = median_row(series, limits.samples)
+        loss: dict[str, object] = {"loss": quoted.get("loss"), "loss_step": quoted.step, "when": "@one_step"}
+        if ratio is None and (mean := self._in_the_mean(view, last)) is not None:
+            quoted, ratio, loss = last, mean / last.get("baseline"), self._quoted(view, mean)
         if ratio is None or len(shares) < limits.samples or min(shares) <= limits.top_share:
             return
         largest = median(recent(series, "label_share", limits.samples) or [0.0])
@@ -99,8 +109,8 @@ class ConstantPrediction:
             ),
             params={
                 "share": 100 * min(shares),
-                "loss": last.get("loss"),
-                "prior": last.get("baseline"),
+                **loss,
+                "prior": quoted.get("baseline"),
                 "largest": 100 * largest,
             },
             variant="imbalance" if largest > limits.imbalance else "",
@@ -153,12 +163,20 @@ class ConstantPrediction:
         return largest > limits.imbalance and 1 - predicted < limits.found * (1 - largest)
 
     def _in_the_mean(self, view: View, last: SampledRow) -> float | None:
-        """Return the mean loss of the last steps over the constant's: most batches hold no sample of a rare class."""
+        """Return the mean loss of the last steps where it is no better than the constant's.
+
+        Most batches hold no sample of a rare class.
+        """
         losses = view.window("loss", self.thresholds.mean)
         if not is_whole(last) or len(losses) < self.thresholds.mean or not np.isfinite(losses).all():
             return None
-        ratio = float(losses.mean()) / last.get("baseline")
-        return ratio if ratio >= self.thresholds.loss_share else None
+        mean = float(losses.mean())
+        return mean if mean / last.get("baseline") >= self.thresholds.loss_share else None
+
+    def _quoted(self, view: View, mean: float) -> dict[str, object]:
+        """Return what a message says of a mean loss: over which steps it is."""
+        steps = view.window("step", self.thresholds.mean)
+        return {"loss": mean, "loss_from": int(steps[0]), "loss_step": int(steps[-1]), "when": "@mean_of_steps"}
 
     def _labels_differ(self, row: SampledRow) -> bool:
         return row.get("baseline") > self.thresholds.entropy and row.get("labels_seen") >= self.thresholds.labels

@@ -97,7 +97,7 @@ class EmbeddingLedSpike:
                 Evidence("steps by which the embedding is ahead", burst.step - step, limits.lead[0], "steps"),
                 Evidence("gradient norm of the embedding, over its median", times, limits.growth),
                 Evidence("pre-clip gradient norm, of one step", burst.norm, burst.base * limits.burst.growth),
-                Evidence("loss after the spike", burst.loss_after, burst.loss_before),
+                Evidence("loss after the spike, highest median of 3 steps", burst.loss_after, burst.loss_before),
             ),
             params={
                 "lead": burst.step - step,

@@ -118,7 +118,7 @@ class EpsilonDominates:
             evidence=(
                 Evidence("gradient rms", rms, times * eps),
                 Evidence("epsilon of the optimizer", eps),
-                Evidence("loss, recent", view.loss.recent, view.loss.first),
+                Evidence("loss, median of 20 steps", view.loss.recent, view.loss.first),
             ),
             params={
                 "n": len(places),

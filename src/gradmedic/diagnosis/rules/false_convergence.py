@@ -94,7 +94,7 @@ class FalseConvergence:
                 Evidence("update / weight of the layer, over the median layer's", lowest / middle, limits.ratio),
                 Evidence("update / weight, median over matrices", middle),
                 Evidence("steps in a row", view.frame.step - since, limits.steps, "steps"),
-                Evidence("loss, recent", view.loss.recent, view.loss.first),
+                Evidence("loss, median of 20 steps", view.loss.recent, view.loss.first),
             ),
             params={
                 "n": len(places),

@@ -103,11 +103,12 @@ class Fp16Underflow:
             evidence=(
                 Evidence("share of zeros in the gradient", 1.0, self.thresholds.share),
                 Evidence("loss scale", scale),
-                Evidence("loss, recent", view.loss.recent, view.loss.first),
+                Evidence("loss, median of 20 steps", view.loss.recent, view.loss.first),
             ),
             params={
                 "steps": view.history.tables,
                 "loss": view.loss.last,
+                "loss_step": view.frame.step,
                 "scaled": "@with_scale" if scale else "@without_scale",
                 "scale": scale or 1.0,
             },
@@ -168,7 +169,7 @@ class Fp16Underflow:
                 Evidence("share of zeros in the gradient", worst, limits.share),
                 Evidence("share of zeros in the gradient, at first", float(state.first[places].max())),
                 Evidence("loss scale", scale),
-                Evidence("loss, recent", view.loss.recent, view.loss.first),
+                Evidence("loss, median of 20 steps", view.loss.recent, view.loss.first),
             ),
             params={
                 "n": len(places),

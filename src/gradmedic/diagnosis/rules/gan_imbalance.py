@@ -98,8 +98,8 @@ class GanImbalance:
             confidence=0.75,
             step=self._onset(view, other),
             evidence=(
-                Evidence("loss of the winner", other.loss.summary().recent, limits.loss),
-                Evidence("loss of the loser", view.loss.recent, view.loss.first),
+                Evidence("loss of the winner, median of 20 steps", other.loss.summary().recent, limits.loss),
+                Evidence("loss of the loser, median of 20 steps", view.loss.recent, view.loss.first),
                 Evidence(
                     "gradient norm of the loser, over its early median",
                     times,

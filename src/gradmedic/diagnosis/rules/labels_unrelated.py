@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
-from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, no_better_than_constant, recent
+from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, median_row, no_better_than_constant, recent
 from gradmedic.diagnosis.probed import verdicts
 from gradmedic.diagnosis.ratios import matrices, median_of, update_ratios
 from gradmedic.diagnosis.view import View
@@ -95,7 +95,7 @@ class LabelsUnrelated:
             or cosine > limits.cosine
         ):
             return None
-        return self._draft(last, ratio, moving, cosine)
+        return self._draft(last, median_row(series, limits.samples), ratio, moving, cosine)
 
     def _labels_differ(self, series: Series) -> bool:
         limits, last = self.thresholds, series[-1]
@@ -113,7 +113,7 @@ class LabelsUnrelated:
         )
         return not spread < limits.spread and not (top > limits.top_share and labels > limits.label_share)
 
-    def _draft(self, last: SampledRow, ratio: float, moving: float, cosine: float) -> Draft:
+    def _draft(self, last: SampledRow, usual: SampledRow, ratio: float, moving: float, cosine: float) -> Draft:
         limits = self.thresholds
         draft = Draft(
             severity="warning",
@@ -125,7 +125,12 @@ class LabelsUnrelated:
                 Evidence("update / weight, median over matrices", moving, limits.ratio),
                 Evidence("cosine of successive gradients, median", cosine, limits.cosine),
             ),
-            params={"steps": last.step + 1, "loss": last.get("loss"), "constant": last.get("baseline")},
+            params={
+                "steps": last.step + 1,
+                "loss": usual.get("loss"),
+                "loss_step": usual.step,
+                "constant": usual.get("baseline"),
+            },
             key=last.module,
         )
         return replace(draft, confidence=0.85, variant="fits", severity="error") if self._fits else draft

@@ -190,6 +190,11 @@ class LearningRateTooHigh:
         raised = np.isfinite(losses).all() and float(np.median(losses)) > first + FALL * abs(first)
         return bool(raised) and state.steps.above >= limits.steps
 
+    def _lately(self, view: View) -> dict[str, Any]:
+        """Return the level of the losses that lie above the start, and the steps that it is of."""
+        losses, steps = view.window("loss", self.thresholds.early), view.window("step", self.thresholds.early)
+        return {"loss_recent": float(np.median(losses)), "recent_from": int(steps[0]), "recent_to": int(steps[-1])}
+
     def _has_settled(self, view: View, steps: LargeSteps) -> bool:
         """Whether a loss that does not fall has fallen in the very first steps, and steps are no longer too large.
 
@@ -249,6 +254,7 @@ class LearningRateTooHigh:
                 "harm": harm or view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
+                **(self._lately(view) if harm == "@harm_raised" else {}),
                 **self._remedy(view, steps.spell.onset),
                 **batch,
             },

@@ -62,7 +62,7 @@ class LossScalesWithBatch:
             where=(loss.module,) if loss.module else (),
             evidence=(
                 Evidence("terms of the sum", terms, self.thresholds.count),
-                Evidence("loss, recent", view.loss.recent, view.loss.first),
+                Evidence("loss, median of 20 steps", view.loss.recent, view.loss.first),
             ),
             params={
                 "terms": int(terms),

@@ -9,7 +9,7 @@ from statistics import median
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
-from gradmedic.diagnosis.module_rows import RowMemory, Series, no_better_than_constant
+from gradmedic.diagnosis.module_rows import RowMemory, Series, median_row, no_better_than_constant
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import LossFact
 
@@ -84,6 +84,7 @@ class OutputCollapse:
         ratio = no_better_than_constant(series, limits.samples, limits.loss_share)
         if ratio is None or len(spreads) < limits.samples or median(spreads) >= limits.spread or _growing(spreads):
             return
+        usual = median_row(series, limits.samples)
         yield Draft(
             severity="warning",
             confidence=0.75,
@@ -93,7 +94,12 @@ class OutputCollapse:
                 Evidence("variance of the predictions over that of the targets", median(spreads), limits.spread),
                 Evidence("loss over that of the best constant", ratio, limits.loss_share),
             ),
-            params={"ratio": median(spreads), "loss": last.get("loss"), "constant": last.get("baseline")},
+            params={
+                "ratio": median(spreads),
+                "loss": usual.get("loss"),
+                "loss_step": usual.step,
+                "constant": usual.get("baseline"),
+            },
             key=last.module,
         )
 

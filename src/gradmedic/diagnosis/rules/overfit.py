@@ -123,7 +123,7 @@ class Overfit:
             evidence=(
                 Evidence("validation loss", new.value, best.value * (1 + limits.rise)),
                 Evidence("evaluations in a row that rose", rising, limits.evaluations),
-                Evidence("training loss", new.train, best.train),
+                Evidence("training loss, median of 20 steps", new.train, best.train),
             ),
             params={
                 "key": key,

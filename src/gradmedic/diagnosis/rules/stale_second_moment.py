@@ -164,7 +164,7 @@ class StaleSecondMoment:
             where=(view.layout.names[event.place],),
             evidence=(
                 Evidence("gradient rms / root of the second moment", event.rms, limits.rms),
-                Evidence("loss after the spike", after, before),
+                Evidence("loss after the spike, highest median of 3 steps", after, before),
                 Evidence("decay of the second moment", beta),
             ),
             params={

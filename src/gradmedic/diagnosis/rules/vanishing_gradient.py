@@ -89,7 +89,7 @@ class VanishingGradient:
                 Evidence("gradient rms, first over last layer", found.ratio, self.thresholds.ratio_warning),
                 Evidence("factor per layer", found.per_layer),
                 Evidence("R2 of the log-linear fit", found.r2, self.thresholds.r2),
-                Evidence("loss, recent", loss.recent, loss.first),
+                Evidence("loss, median of 20 steps", loss.recent, loss.first),
             ),
             params={
                 "ratio": found.ratio,

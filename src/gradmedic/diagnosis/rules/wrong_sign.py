@@ -117,7 +117,13 @@ class WrongSign:
                 Evidence("loss that is maximised, first sample", first),
                 Evidence("what is minimised", view.frame.loss),
             ),
-            params={"kind": seen.last.leaf, "loss": loss, "first": first, "root": view.frame.loss},
+            params={
+                "kind": seen.last.leaf,
+                "loss": loss,
+                "loss_step": seen.last.step,
+                "first": first,
+                "root": view.frame.loss,
+            },
             variant="maximize" if seen.maximize else "",
         )
 
@@ -143,11 +149,11 @@ def _unbounded(view: View, grown: float) -> Draft:
         confidence=0.8,
         step=view.frame.step,
         evidence=(
-            Evidence("loss", view.loss.recent),
+            Evidence("loss, median of 20 steps", view.loss.recent),
             Evidence("first loss", view.loss.first),
             Evidence("gradient norm over that of the first steps", grown),
         ),
-        params={"loss": view.loss.recent, "first": view.loss.first, "growth": grown},
+        params={"loss_first": view.loss.first, "loss_recent": view.loss.recent, "growth": grown},
         variant="unbounded",
     )
 

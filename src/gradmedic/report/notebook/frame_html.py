@@ -10,6 +10,8 @@ from gradmedic.report.notebook.markup import BROKEN, FAINT, box, escaped, headin
 
 #: Tensors that are shown.
 _SHOWN = 8
+#: Logged values that are shown.
+_LOGGED = 12
 _SCALARS = ("loss", "lr", "grad_norm", "grad_norm_post", "clip_threshold", "clip_scale", "loss_scale", "micro_batches")
 _COLUMNS = ("norm", "max_abs", "mean_abs", "update_norm", "weight_norm")
 
@@ -32,11 +34,13 @@ def frame_html(frame: Frame) -> str:
         beside += " · clipped"
     scalars = [(key, getattr(frame, key)) for key in _SCALARS]
     shown = [(key, value) for key, value in scalars if value is not None and not (key == "clip_scale" and value == 1.0)]
-    logged = [(escaped(str(key)[:60]), number(value)) for key, value in list(frame.logged.items())[:12]]
+    logged = [(escaped(str(key)[:60]), number(value)) for key, value in list(frame.logged.items())[:_LOGGED]]
     cells = [(key, number(value)) for key, value in shown] + logged
     parts = [heading(f"step {int(frame.step)}", beside)]
     if cells:
         parts.append(table([key for key, _ in cells], [[value for _, value in cells]], numbers_from=0))
+    if len(frame.logged) > _LOGGED:
+        parts.append(f'<div style="{FAINT}">and {len(frame.logged) - _LOGGED} more logged values</div>')
     if len(frame.tensors):
         parts.append(_tensors(frame.tensors))
     return box(*parts)

@@ -57,7 +57,7 @@ def sparkline(values: Array, title: str, color: str = "#3f87c7") -> str:
 
 def _scaled(values: Array, known: Array) -> tuple[Array, float, float]:
     scaled = values.astype(np.float64)
-    if len(known) and known.min() > 0 and known.max() / known.min() > 30:
+    if len(known) and known.min() > 0 and known.max() / 30 > known.min():
         scaled = np.where(np.isfinite(scaled), np.log10(np.where(scaled > 0, scaled, 1.0)), scaled)
     finite = scaled[np.isfinite(scaled)]
     if not len(finite):
@@ -66,5 +66,6 @@ def _scaled(values: Array, known: Array) -> tuple[Array, float, float]:
 
 
 def _y(value: float, low: float, high: float) -> float:
-    share = (value - low) / (high - low) if high > low else 0.5
+    # Halves first: the values may lie as far apart as doubles can.
+    share = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5
     return _HEIGHT - _EDGE - share * (_HEIGHT - 2 * _EDGE - 4)

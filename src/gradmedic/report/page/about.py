@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmedic.record.arrays import codes_of, starts_of_groups
+from gradmedic.diagnosis.limits import recorded_limits
+from gradmedic.record.arrays import codes_of, starts_of_groups, to_numpy
 from gradmedic.record.segments import ordinals_of
 from gradmedic.report.views.order import TensorRow
 from gradmedic.report.views.scalars import Scalars
@@ -18,6 +19,8 @@ from gradmedic.report.views.source import Source
 
 _ENVIRONMENT = ("gradmedic", "python", "torch", "numpy", "platform", "host", "pid", "threads", "cuda", "command")
 _MOST_PROBLEMS = 50
+#: Curves of logged names for each optimizer.
+MOST_LOGGED = 40
 
 
 def about(source: Source, scalars: Mapping[str, Scalars]) -> dict[str, Any]:
@@ -25,8 +28,8 @@ def about(source: Source, scalars: Mapping[str, Scalars]) -> dict[str, Any]:
     run, meta = source.run, source.run.meta
     times = (each.time[np.isfinite(each.time)] for each in scalars.values())
     last = max((float(each.max()) for each in times if len(each)), default=None)
-    end = _end(source.events, last)
-    problems = [*run.problems, *_told(source.events)]
+    end = _end(source)
+    problems = [*run.problems, *_damaged(meta), *_told(source.events), *_left_out(scalars)]
     return {
         "name": run.path.name if run.path is not None else "",
         "path": str(run.path) if run.path is not None else "",
@@ -42,6 +45,7 @@ def about(source: Source, scalars: Mapping[str, Scalars]) -> dict[str, Any]:
         "overhead": _overhead(scalars),
         "problems": problems[:_MOST_PROBLEMS],
         "processes": len(codes_of(run.steps["process"])[1]),
+        "ranks": _ranks(source),
         "environment": _environment(meta),
         "thinned": steps_made(source) > source.steps.num_rows,
     }
@@ -85,13 +89,24 @@ def _thinned_tables(source: Source) -> bool:
     return False
 
 
-def _end(events: list[dict[str, Any]], last: float | None) -> dict[str, Any] | None:
-    """Return the event that ended the run; one that came before the last step is that of an earlier process."""
-    ends = [event for event in events if event.get("kind") == "end"]
-    if not ends:
-        return None
-    time = _number(ends[-1].get("time"))
-    return None if last is not None and time is not None and time < last - 1.0 else ends[-1]
+def _end(source: Source) -> dict[str, Any] | None:
+    """Return the event that ended the run: the word of the process of the last steps, whatever a clock said."""
+    ends = source.run.ends
+    if not source.steps.num_rows:
+        return next(reversed(ends.values()), None)
+    return ends.get((source.rank, str(source.steps["process"][-1].as_py())))
+
+
+def _ranks(source: Source) -> list[list[int]]:
+    """Return [rank, steps] of each of several ranks."""
+    ranks, counts = np.unique(to_numpy(source.run.steps["rank"]), return_counts=True)
+    return [[int(rank), int(count)] for rank, count in zip(ranks, counts, strict=True)] if len(ranks) > 1 else []
+
+
+def _damaged(meta: Mapping[str, Any]) -> list[str]:
+    if meta.get("limits") is None or recorded_limits(meta) is not None:
+        return []
+    return ["run.json: its limits are damaged, and were left out"]
 
 
 def _told(events: list[dict[str, Any]]) -> Iterable[str]:
@@ -102,6 +117,14 @@ def _told(events: list[dict[str, Any]]) -> Iterable[str]:
             yield f"{event['problem']}" + (f" ({dropped} entries lost)" if dropped else "")
         elif event.get("kind") == "error":
             yield f"{event.get('part', 'gradmedic')}: {event.get('message', '')}"
+
+
+def _left_out(scalars: Mapping[str, Scalars]) -> Iterable[str]:
+    """Yield how many logged names have no curve."""
+    for each in scalars.values():
+        if len(each.logged) > MOST_LOGGED:
+            drawn = f"curves are drawn of the first {MOST_LOGGED} of them, by the alphabet"
+            yield f"{each.optimizer}: {len(each.logged)} names were logged; {drawn}"
 
 
 def _seconds(scalars: Mapping[str, Scalars]) -> float | None:
@@ -136,7 +159,9 @@ def _environment(meta: Mapping[str, Any]) -> list[list[str]]:
     entries = {key: meta[key] for key in _ENVIRONMENT if meta.get(key) not in (None, [], "")}
     settings = meta.get("settings")
     if isinstance(settings, dict):
-        entries |= {f"settings.{key}": value for key, value in settings.items() if value is not None}
+        left_out = {"limits"} if _damaged(meta) else set()
+        known = {key: value for key, value in settings.items() if value is not None and key not in left_out}
+        entries |= {f"settings.{key}": value for key, value in known.items()}
     return [[key, _text(key, value)] for key, value in entries.items()]
 
 

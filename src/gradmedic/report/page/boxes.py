@@ -20,13 +20,16 @@ MOST_BOX_STEPS = 24
 _MOST_BOXES = 12_000
 
 
-def box_entries(source: Source, rows: list[TensorRow], optimizers: Sequence[str | None]) -> list[dict[str, Any]]:
+def box_entries(
+    source: Source, rows: list[TensorRow], optimizers: Sequence[str | None], *, newest: bool = False
+) -> list[dict[str, Any]]:
     """Return the quantiles of |g| at up to 24 of the steps whose histograms were recorded, the first and the last too.
 
     Args:
         source: the run.
         rows: its tensors; box rows are indices into them.
         optimizers: whose steps; None joins those of all by their index.
+        newest: only the last one of each.
 
     Returns:
         {"step", "optimizer", "rows", "q"} for each step, by optimizer; "q" [R, 7]: least, 5, 25, 50, 75, 95 percent,
@@ -42,7 +45,9 @@ def box_entries(source: Source, rows: list[TensorRow], optimizers: Sequence[str 
         there = has[chosen]
         present = np.unique(places.row[there])
         most = max(2, min(MOST_BOX_STEPS, _MOST_BOXES // max(1, len(rows))))
-        if len(present) > most:
+        if newest:
+            present = present[-1:]
+        elif len(present) > most:
             present = present[np.unique(np.linspace(0, len(present) - 1, most).astype(int))]
         for row in present.tolist():
             mine = np.flatnonzero(there & (places.row == row))

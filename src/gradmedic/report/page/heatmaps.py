@@ -39,17 +39,20 @@ def grid_entries(
     held: list[tuple[Grid, str, bool]] = []
     for of_tensors in grids:
         held += [(grid, "tensors", TENSOR_GRIDS[grid.id]) for grid in of_tensors.values()]
-        held.append((_layer_grid(of_tensors["norm"], rows, layers), "layers", True))
-        held += [
-            (module_grid(source, each, of_tensors["norm"].optimizer), "modules", log)
-            for each, log in MODULE_GRIDS.items()
-        ]
-    held = [(grid, of, log) for grid, of, log in held if _tells(grid)]
+        held.append((layer_grid(of_tensors["norm"], rows, layers), "layers", True))
+        held += module_grids(source, of_tensors["norm"].optimizer)
+    held = [(grid, of, log) for grid, of, log in held if tells(grid)]
     most = _columns_that_fit([grid for grid, _, _ in held], columns)
-    return [_entry(grid, of, log, most) for grid, of, log in held]
+    return [grid_entry(grid, of, log, most) for grid, of, log in held]
 
 
-def _layer_grid(norm: Grid, rows: Sequence[TensorRow], layers: Sequence[LayerRow]) -> Grid:
+def module_grids(source: Source, optimizer: str | None) -> list[tuple[Grid, str, bool]]:
+    """Return the grids of the modules, what their rows are of, and whether they are logarithmic."""
+    return [(module_grid(source, each, optimizer), "modules", log) for each, log in MODULE_GRIDS.items()]
+
+
+def layer_grid(norm: Grid, rows: Sequence[TensorRow], layers: Sequence[LayerRow]) -> Grid:
+    """Return the norms of the layers, from those of their tensors."""
     columns = {name: at for at, name in enumerate(norm.names)}
     held = [
         (layer.name, [columns[rows[at].name] for at in layer.tensors if rows[at].name in columns]) for layer in layers
@@ -59,7 +62,8 @@ def _layer_grid(norm: Grid, rows: Sequence[TensorRow], layers: Sequence[LayerRow
     return Grid("layer_norm", norm.optimizer, norm.steps, norm.parts, tuple(name for name, _ in held), values)
 
 
-def _tells(grid: Grid) -> bool:
+def tells(grid: Grid) -> bool:
+    """Return whether a grid holds anything that is worth a picture."""
     known = ~np.isnan(grid.values)
     if not known.any():
         return False
@@ -77,7 +81,8 @@ def _columns_that_fit(grids: Sequence[Grid], most: int) -> int:
     return low
 
 
-def _entry(grid: Grid, of: str, log: bool, most: int) -> dict[str, Any]:
+def grid_entry(grid: Grid, of: str, log: bool, most: int) -> dict[str, Any]:
+    """Return a grid as JSON, of at most so many columns."""
     columns = columns_of(grid.steps, grid.parts, most)
     return {
         "id": grid.id,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: JSON-ready: {"t": "f4" or "i4", "n": [dims], "b": base64 of little-endian, row-major numbers}.
+#: JSON-ready: {"t": "f4", "f8" or "i4", "n": [dims], "b": base64 of little-endian, row-major numbers}.
 Packed = dict[str, Any]
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -17,21 +17,21 @@ _BOUND = np.iinfo(np.int32)
 
 
 def pack_floats(values: npt.ArrayLike) -> Packed:
-    """Pack numbers [...] as float32.
+    """Pack numbers [...] as float32, or as float64 where one of them is too large for it.
 
-    What float32 cannot hold goes to the nearest number that it can: a finite value stays finite, and one that is not
-    zero stays so, since the page reads an infinity as "not finite" and a zero as a zero. NaN and infinities stay.
+    A finite value stays finite, and one that is not zero stays so (what is too small becomes the smallest number there
+    is): the page reads an infinity as "not finite" and a zero as a zero. NaN and infinities stay.
 
     Example:
-        >>> unpack(pack_floats([1e300, 1e-300])).tolist() == [_LARGEST, _SMALLEST]
-        True
+        >>> unpack(pack_floats([1e300])).tolist(), unpack(pack_floats([1e-300])).tolist() == [_SMALLEST]
+        ([1e+300], True)
     """
     wide = np.asarray(values, dtype=np.float64)
     size = np.abs(wide)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    if ((size > _LARGEST) & (size < np.inf)).any():
+        return _packed("f8", wide.astype("<f8"))
+    with np.errstate(under="ignore", invalid="ignore"):
         narrow = wide.astype("<f4")
-    out = (size > _LARGEST) & (size < np.inf)
-    narrow[out] = np.copysign(_LARGEST, wide[out])
     gone = (size > 0) & (narrow == 0)
     narrow[gone] = np.copysign(_SMALLEST, wide[gone])
     return _packed("f4", narrow)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmedic.diagnosis import Finding
-from gradmedic.report.page.about import about, sizes
+from gradmedic.report.page.about import MOST_LOGGED, about, sizes
 from gradmedic.report.page.boxes import box_entries
 from gradmedic.report.page.curves import MOST_POINTS, kept_points
 from gradmedic.report.page.heatmaps import grid_entries
@@ -27,7 +27,6 @@ from gradmedic.report.views.scalars import Scalars, clip_rate, lr_norm_correlati
 from gradmedic.report.views.source import Floats, Integers, Source
 from gradmedic.report.views.trouble import trouble_of
 
-MOST_LOGGED = 40
 #: Beyond so many optimizers (one for each parameter, stepped within the backward pass), heatmaps join their steps …
 MOST_BY_ITSELF = 8
 #: … and only the first so many have curves.
@@ -74,7 +73,7 @@ def tables_part(source: Source, findings: Sequence[Finding], columns: int) -> Pa
         "layers": [_layer_entry(layer) for layer in layers],
         "grids": grid_entries(source, grids, rows, layers, columns),
         "boxes": box_entries(source, rows, owners),
-        "heads": [_head_entry(each) for each in head_series(source)],
+        "heads": head_entries(source),
         "tree": module_tree(source.run.meta, rows, trouble),
     }
 
@@ -123,8 +122,14 @@ def direction(norm: Floats, cosine: Floats) -> Floats:
 
 
 def _correlation(scalars: Scalars) -> dict[str, Any]:
-    value, n = lr_norm_correlation(scalars.columns["lr"], scalars.columns["grad_norm"])
-    return {"value": value, "n": n}
+    """Return the correlation, over how many steps, and why there is none: "few", "still", "nonfinite"."""
+    lr, norm = scalars.columns["lr"], scalars.columns["grad_norm"]
+    value, n = lr_norm_correlation(lr, norm)
+    if value is not None:
+        return {"value": value, "n": n, "why": None}
+    if int(np.isinf(norm).sum()) > n:
+        return {"value": None, "n": n, "why": "nonfinite"}
+    return {"value": None, "n": n, "why": "few" if n < 3 else "still"}
 
 
 def _trouble(rows: list[TensorRow], grids: list[Grids], named: list[tuple[str, tuple[str, ...]]]) -> Floats:
@@ -154,6 +159,11 @@ def _tensor_entries(
 
 def _layer_entry(layer: LayerRow) -> dict[str, Any]:
     return {"name": layer.name, "kind": layer.kind, "tensors": list(layer.tensors)}
+
+
+def head_entries(source: Source) -> list[dict[str, Any]]:
+    """Return the curves of the attention heads as JSON."""
+    return [_head_entry(each) for each in head_series(source)]
 
 
 def _head_entry(series: HeadSeries) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from importlib import resources
 from typing import Any
 
 from gradmedic.errors import InputError
+from gradmedic.report.needs import needed
 
 LANGUAGES: tuple[str, ...] = ("en", "zh")
 
 #: The page's script, in this order: what is below stands before what uses it.
 SCRIPTS: tuple[str, ...] = (
-    *("base", "text", "words", "packed", "colors", "state", "view", "rows", "columns"),
+    *("base", "text", "words", "packed", "colors", "address", "state", "view", "rows", "columns"),
     *("overlay", "zoom", "chart", "traces", "marks", "heat", "sections"),
     *("sections/verdict", "sections/findings", "sections/loss", "sections/norm", "sections/clip", "sections/heatmap"),
     *("flow_layers", "flow_picture", "sections/flow", "sections/distribution", "sections/evolution", "sections/ratio"),
@@ -56,7 +57,7 @@ def render_page(payloads: Sequence[Mapping[str, Any]] | None, *, lang: str = "en
     if not live and not payloads:
         raise InputError("a report expects at least one run, got none; for a page fed by a server set live=True")
     # jinja2 is imported here and not above, so that a page costs nothing until one is made.
-    jinja2 = importlib.import_module("jinja2")
+    jinja2 = needed("jinja2", "the page needs jinja2", "report")
     from gradmedic import __version__
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -128,11 +129,7 @@ def plotly_script() -> str:
     Raises:
         InputError: plotly is not installed.
     """
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError as error:
-        raise InputError("the page needs plotly, which is not installed: pip install 'gradmedic[report]'") from error
-    script: str = offline.get_plotlyjs()
+    script: str = needed("plotly.offline", "the page needs plotly", "report").get_plotlyjs()
     return script
 
 

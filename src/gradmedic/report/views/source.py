@@ -62,34 +62,40 @@ class Source:
 
     Args:
         run: the run to be shown.
+        tensors: rows of its tensor table that stand for all of them, such as the newest; by default all of the rank.
 
     Attributes:
+        rank: the lowest that has steps.
         steps: the step table of the lowest rank that has steps; `tensors` and `modules` are those of that rank too,
             read when they are first asked for.
-        facts: what is known of the parameters; None where the record does not say.
         optimizers: names, in order of first appearance.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, tensors: pa.Table | None = None) -> None:
         self.run = run
+        self._only = tensors
         everything = run.steps
-        self._rank = _lowest(everything)
-        self.steps = _of_rank(everything, self._rank)
+        self.rank = _lowest(everything)
+        self.steps = _of_rank(everything, self.rank)
         self.events = run.events
-        self.facts = _facts(self.events)
         self.optimizers = _appearance(self.steps["optimizer"])
         self._places: dict[str | None, Places] = {}
         self._floats: dict[str, Floats] = {}
 
     @cached_property
+    def facts(self) -> Facts | None:
+        """What is known of the parameters; None where the record does not say."""
+        return _facts(self.events)
+
+    @cached_property
     def tensors(self) -> pa.Table:
         """Rows of the tensor table."""
-        return _of_rank(self.run.tensors, self._rank)
+        return _of_rank(self.run.tensors, self.rank) if self._only is None else self._only
 
     @cached_property
     def modules(self) -> pa.Table:
         """Rows of the module table."""
-        return _of_rank(self.run.modules, self._rank)
+        return _of_rank(self.run.modules, self.rank)
 
     def places(self, optimizer: str | None) -> Places:
         """Return where the tensor rows of one optimizer stand; None for those of all, joined by step index."""

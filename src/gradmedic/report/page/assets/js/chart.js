@@ -5,10 +5,15 @@
 
   const PAPER = 690; // pixels between the margins of a sheet
 
+  /** What has been drawn since somebody last set it to nothing: an interaction must not draw what it does not change. */
+  gm.drawn = { figures: [], points: 0 };
+
   function axis(palette, extra) {
     return {
       gridcolor: palette.grid, linecolor: palette.grid, zerolinecolor: palette.grid, tickcolor: palette.grid,
-      ticks: "outside", ticklen: 4, exponentformat: "power", automargin: true, ...extra,
+      ticks: "outside", ticklen: 4, exponentformat: "power", automargin: true,
+      // Plotly measures every label to hide those that reach beyond the figure: none does here, and to measure takes as long as to draw.
+      ticklabeloverflow: "allow", ...extra,
     };
   }
 
@@ -17,10 +22,10 @@
   gm.stepAxis = function (payload) {
     const [first, last] = gm.stepRange(payload);
     const pad = Math.max(0.5, 0.012 * (last - first));
-    return gm.axis({ title: { text: gm.t("axis.step"), standoff: 6 }, tickformat: ",d", range: [first - pad, last + pad], nticks: 12 });
+    return gm.axis({ title: { text: gm.t("axis.step"), standoff: 6 }, tickformat: ",d", tickangle: 0, automargin: false, range: [first - pad, last + pad], nticks: Math.max(4, Math.min(12, Math.floor(window.innerWidth / 90))) });
   };
   // With a format of their own, minor ticks show whole numbers ("0.02") where Plotly would show single digits ("2").
-  gm.logAxis = (title, extra) => gm.axis({ type: "log", tickformat: ".4~g", nticks: 4, title: { text: title, standoff: 6 }, ...extra });
+  gm.logAxis = (title, extra) => gm.axis({ type: "log", tickformat: ".4~g", nticks: 3, title: { text: title, standoff: 6 }, ...extra });
   /** An axis over the same area that runs from 0 to 1, for marks at its edges. */
   gm.edgeAxis = (over) => ({ overlaying: over || "y", range: [0, 1], fixedrange: true, visible: false });
 
@@ -100,6 +105,8 @@
     const bare = !traces.some((trace) => !trace.yaxis && (trace.z || (trace.x && trace.x.length)));
     const all = bare ? [{ type: "scatter", x: [0], y: [null], showlegend: false, hoverinfo: "skip" }, ...traces] : traces;
     const fresh = !node.whole;
+    gm.drawn.figures.push(node.id);
+    gm.drawn.points += all.reduce((sum, trace) => sum + (trace.z ? trace.z.length * trace.z[0].length : trace.x ? trace.x.length : 0), 0);
     gm.keepZoom(node, full);
     Plotly.react(node, gm.tidyLegend(all), full, config);
     if (fresh) gm.rememberZoom(node);

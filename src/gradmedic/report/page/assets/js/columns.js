@@ -50,7 +50,7 @@
     if (count === values.length) return values;
     const level = grid.log ? (value) => Math.log(Math.max(value, 1e-45)) : (value) => value;
     const center = level(middle(values));
-    const out = new Float32Array(count);
+    const out = new values.constructor(count);
     for (let at = 0; at < count; at += 1) {
       let best = values[low[at]];
       for (let column = low[at] + 1; column <= high[at]; column += 1) {

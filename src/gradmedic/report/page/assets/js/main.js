@@ -24,12 +24,27 @@
     gm.set({ version: gm.state.version + 1 });
   }
 
+  /** Return the run to show first, and the one to lay over it: as the address has them, else the first, and none. */
+  function chosenRuns(runs) {
+    const asked = gm.readAddress();
+    const ids = runs.map((run) => String(run.id));
+    const compared = document.documentElement.dataset.compare === "true" ? ids[1] : undefined;
+    const run = ids.includes(asked.run) ? asked.run : ids[0];
+    const other = asked.other === undefined ? compared : asked.other;
+    return { run, other: ids.includes(other) && other !== run ? other : "" };
+  }
+
+  function keepChoices() {
+    const several = gm.runs.length > 1;
+    const lang = gm.state.lang === document.documentElement.dataset.lang ? undefined : gm.state.lang;
+    gm.writeAddress({ lang, run: several ? gm.state.run : undefined, other: several ? gm.state.other : undefined });
+  }
+
   const sources = {
     onRuns(runs) {
       const before = gm.runs.map((run) => `${run.id} ${run.name}`).join("\n");
       gm.runs = runs;
-      const second = document.documentElement.dataset.compare === "true" ? runs[1] : undefined;
-      if (gm.state.run === null && runs.length) gm.set({ run: String(runs[0].id), other: second ? String(second.id) : "" });
+      if (gm.state.run === null && runs.length) gm.set(chosenRuns(runs));
       else if (before !== runs.map((run) => `${run.id} ${run.name}`).join("\n")) gm.fillTopbar();
     },
     wanted: () => gm.runs.filter((run) => run.id === String(gm.state.run) || run.id === String(gm.state.other)),
@@ -55,6 +70,7 @@
     if (changed.has("lang")) {
       gm.translate(document);
     }
+    if (changed.has("lang") || changed.has("run") || changed.has("other")) keepChoices();
     gm.fillTopbar();
     const run = gm.runOf(gm.state.run);
     document.title = run && run.name ? `${gm.shorten(run.name, 60)} · ${gm.t("page.title")}` : gm.t("page.title");
@@ -83,4 +99,9 @@
   gm.source = document.documentElement.dataset.live === "true" ? gm.liveSource() : gm.embeddedSource();
   gm.fillTopbar();
   gm.source.start(sources);
+  const { section } = gm.readAddress();
+  const again = performance.getEntriesByType("navigation")[0]?.type !== "navigate"; // then the browser knows the place
+  if (section && !again && document.getElementById(section)) document.getElementById(section).scrollIntoView({ behavior: "instant" });
+  // A link within the page has taken the choices out of the address.
+  window.addEventListener("hashchange", keepChoices);
 })(window.gradmedic);

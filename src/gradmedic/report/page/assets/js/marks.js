@@ -37,14 +37,17 @@
       if (!byKind.has(mark.kind)) byKind.set(mark.kind, []);
       byKind.get(mark.kind).push(mark);
     }
-    return [...byKind].map(([kind, marks], index) => ({
-      type: "scatter", mode: "markers", yaxis: "y2", name: gm.markup(gm.markName(kind), 40), x: marks.map((mark) => mark.step),
-      y: marks.map(() => 0.03), text: marks.map((mark) => gm.markup(mark.text, 160)), hovertemplate: "%{text}",
-      marker: {
-        symbol: SYMBOLS[kind] || "diamond", size: kind === "clip" ? 7 : 9, line: { width: kind === "clip" ? 1.2 : 0 },
-        color: kind === "halt" ? palette.severity.critical : kind === "skip" ? palette.severity.error : palette.series[(index + 3) % 8],
-      },
-    }));
+    return [...byKind].map(([kind, marks], index) => {
+      const common = { type: "scatter", yaxis: "y2", name: gm.markup(gm.markName(kind), 40), hovertemplate: "%{text}" };
+      const color = kind === "halt" ? palette.severity.critical : kind === "skip" ? palette.severity.error : palette.series[(index + 3) % 8];
+      const x = marks.map((mark) => mark.step);
+      const text = marks.map((mark) => gm.markup(mark.text, 160));
+      if (marks.length <= gm.MOST_SYMBOLS) {
+        const thin = kind === "clip" ? { size: 7, line: { width: 1.2 } } : { size: 9 };
+        return { ...common, mode: "markers", x, text, y: x.map(() => 0.03), marker: { symbol: SYMBOLS[kind] || "diamond", color, ...thin } };
+      }
+      return { ...common, ...gm.strokes(x, text, false, color) };
+    });
   };
 
   gm.markName = function (kind) {

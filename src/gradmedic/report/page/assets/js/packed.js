@@ -17,8 +17,10 @@
     if (!packed) return new Float32Array(0);
     if (known.has(packed)) return known.get(packed);
     const bytes = bytesOf(packed.b);
-    if (!LITTLE) for (let at = 0; at + 4 <= bytes.length; at += 4) bytes.subarray(at, at + 4).reverse();
-    const numbers = packed.t === "i4" ? new Int32Array(bytes.buffer) : new Float32Array(bytes.buffer);
+    const kind = { i4: Int32Array, f4: Float32Array, f8: Float64Array }[packed.t];
+    const width = kind.BYTES_PER_ELEMENT;
+    if (!LITTLE) for (let at = 0; at + width <= bytes.length; at += width) bytes.subarray(at, at + width).reverse();
+    const numbers = new kind(bytes.buffer);
     known.set(packed, numbers);
     return numbers;
   };

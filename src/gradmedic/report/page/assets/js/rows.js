@@ -11,7 +11,7 @@
   function joined(rows, how) {
     if (rows.length === 1) return rows[0];
     const width = rows[0].length;
-    const out = new Float32Array(width).fill(NaN);
+    const out = new rows[0].constructor(width).fill(NaN);
     for (let column = 0; column < width; column += 1) {
       let total = 0;
       let largest = 0;

@@ -129,6 +129,9 @@
     gm.redraw();
   };
 
+  /** Draw now whatever has changed, also what is not near the screen. */
+  gm.drawChanged = () => drawNear(true);
+
   /** Draw everything, also what was never near the screen. */
   gm.drawAll = function () {
     for (const section of sections) section.dirty = true;

@@ -5,7 +5,7 @@
     run: null, // id of the run shown
     other: "", // id of the run laid over it, "" for none
     optimizer: "",
-    lang: document.documentElement.dataset.lang,
+    lang: gm.languages.includes(gm.readAddress().lang) ? gm.readAddress().lang : document.documentElement.dataset.lang,
     theme: gm.recall("theme") || "auto",
     tensor: 0, // index of the layer that all figures follow
     metric: "norm",

@@ -14,6 +14,21 @@
     return `${letters.slice(0, length - 1 - tail).join("")}…${letters.slice(-tail).join("")}`;
   };
 
+  /**
+   * Return names that are at most `length` characters long: of several ways to leave out their middle, the one that
+   * leaves most of them different.
+   */
+  gm.shortenAll = function (names, length) {
+    const cut = (part) => names.map((name) => {
+      const letters = Array.from(gm.plain(name));
+      if (letters.length <= length) return letters.join("");
+      const tail = Math.ceil((length - 1) * part);
+      return `${letters.slice(0, length - 1 - tail).join("")}…${letters.slice(-tail).join("")}`;
+    });
+    const ways = [0.6, 0.8, 1, 0.3, 0.1].map(cut);
+    return ways.reduce((best, labels) => (new Set(labels).size > new Set(best).size ? labels : best));
+  };
+
   /** Return text that Plotly shows as it is: it reads some tags and all entities. */
   gm.markup = function (name, length) {
     const text = length ? gm.shorten(name, length) : gm.plain(name);

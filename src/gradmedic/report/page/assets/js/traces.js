@@ -10,6 +10,27 @@
     };
   };
 
+  const MOST_DOTS = 60; // each is an element of the page
+
+  /** Return how a line that was measured now and then is drawn: with a dot at each place, as long as they are few. */
+  gm.sampled = function (series) {
+    const known = series.y.reduce((count, value) => count + !Number.isNaN(value), 0);
+    return known > MOST_DOTS ? { mode: "lines" } : { mode: "lines+markers", marker: { size: 4 } };
+  };
+
+  gm.MOST_SYMBOLS = 100; // marks of a kind, beyond which they are strokes: each symbol is an element of the page
+
+  /**
+   * Return strokes at the upper or the lower edge of a figure.
+   *
+   * They are one line, that goes from one to the next beyond the edge: the parts of a line with gaps would be an element each.
+   */
+  gm.strokes = function (x, text, above, color) {
+    const thrice = (values) => values.flatMap((value) => [value, value, value]);
+    const [out, tip] = above ? [1.05, 0.955] : [-0.05, 0.045];
+    return { mode: "lines", line: { color, width: 1.2 }, x: thrice(x), text: thrice(text), y: x.flatMap(() => [out, tip, out]) };
+  };
+
   function without(object, key) {
     const rest = { ...object };
     delete rest[key];
@@ -35,6 +56,8 @@
 
   function edgeMarks(x, y, edge, name, key, marker) {
     const text = `${gm.markup(name, 40)}: ${gm.t(key)}`;
-    return { type: "scatter", mode: "markers", x, y: x.map(() => y), yaxis: edge || "y2", name: gm.t(key), meta: key, marker, text: x.map(() => text), hovertemplate: "%{text}<extra></extra>" };
+    const common = { type: "scatter", yaxis: edge || "y2", name: gm.t(key), meta: key, hovertemplate: "%{text}<extra></extra>" };
+    if (x.length > gm.MOST_SYMBOLS) return { ...common, ...gm.strokes(x, x.map(() => text), y > 0.5, marker.color) };
+    return { ...common, mode: "markers", x, y: x.map(() => y), marker, text: x.map(() => text) };
   }
 })(window.gradmedic);

@@ -29,6 +29,7 @@
       node.setAttribute("aria-label", text);
       node.setAttribute("title", text);
     }
+    for (const node of root.querySelectorAll("[data-word-title]")) node.setAttribute("title", gm.t(node.dataset.wordTitle));
     for (const node of root.querySelectorAll("[data-word-placeholder]")) {
       node.setAttribute("placeholder", gm.t(node.dataset.wordPlaceholder));
     }

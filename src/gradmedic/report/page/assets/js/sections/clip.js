@@ -1,7 +1,9 @@
 "use strict";
 // How often steps were clipped, by how much, and which ones were skipped.
 (function (gm) {
-  const counted = (payload) => Object.entries(payload.mark_counts).filter(([, count]) => count > 0);
+  const INTERVENTIONS = ["halt", "stop", "guard", "skip", "clip"]; // other marks say what happened, not what was done
+
+  const counted = (payload) => INTERVENTIONS.map((kind) => [kind, payload.mark_counts[kind] || 0]).filter(([, count]) => count > 0);
 
   gm.section({
     id: "clip",

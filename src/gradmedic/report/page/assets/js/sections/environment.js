@@ -6,14 +6,26 @@
     return gm.el("div", {}, gm.el("h3", { text: gm.t(key) }), gm.el("ul", {}, entries.map((entry) => gm.el("li", { text: gm.plain(entry) }))));
   }
 
+  const FLUSH = 64; // steps that a rank may be ahead because its file was written a moment later
+
+  /** Return the words on ranks that made different numbers of steps, none where they agree. */
+  function apart(run) {
+    const counts = run.ranks.map(([, steps]) => steps);
+    const most = Math.max(...counts);
+    const least = Math.min(...counts);
+    if (!counts.length || most - least <= (run.ended ? 0 : FLUSH)) return [];
+    const slowest = run.ranks.filter(([, steps]) => steps < most).map(([rank, steps]) => `${rank}: ${gm.count(steps)}`);
+    return [gm.t("record.ranks", { most, others: slowest.slice(0, 8).join(gm.t("verdict.comma")) + (slowest.length > 8 ? " …" : "") })];
+  }
+
   gm.section({
     id: "record",
     missing(payload) {
       const silent = (payload.not_judged[gm.state.lang] || []).length === 0;
-      return payload.run.problems.length || payload.run.thinned || !silent ? null : "record.fine";
+      return payload.run.problems.length || payload.run.thinned || !silent || apart(payload.run).length ? null : "record.fine";
     },
     draw(payload, body) {
-      const problems = [...payload.run.problems, ...(payload.run.thinned ? [gm.t("record.thinned")] : [])];
+      const problems = [...payload.run.problems, ...apart(payload.run), ...(payload.run.thinned ? [gm.t("record.thinned")] : [])];
       gm.clear(body).append(...[list("record.problems", problems), list("record.not_judged", payload.not_judged[gm.state.lang] || [])].filter(Boolean));
     },
   });

@@ -28,7 +28,7 @@
         // A logarithmic axis cannot show a zero: it is a gap in the line and a mark at the lower edge.
         const drawn = part.log ? { step: series.step, y: series.y.map((value) => (value === 0 ? NaN : value)) } : series;
         const sampled = id.startsWith("activation") || id === "output_grad";
-        out.push(gm.line(drawn, name, { yaxis: part.axis, line: { color: shade }, connectgaps: sampled, ...(sampled ? { mode: "lines+markers", marker: { size: 4 } } : {}) }));
+        out.push(gm.line(drawn, name, { yaxis: part.axis, line: { color: shade }, connectgaps: sampled, ...(sampled ? gm.sampled(series) : {}) }));
         color += 1;
         const zeros = part.log ? gm.zeroMarks(series, name, edgeOf(part)) : null;
         out.push(...[gm.nonfiniteMarks(series, name, edgeOf(part)), zeros].filter(Boolean));

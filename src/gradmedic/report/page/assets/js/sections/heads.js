@@ -36,7 +36,7 @@
       for (let head = 0; head < heads; head += 1) {
         const y = Float32Array.from({ length: rows }, (unused, row) => values[row * heads + head]);
         const dash = ["solid", "dash", "dot", "dashdot"][Math.floor(head / 8) % 4];
-        traces.push(gm.line({ step, y }, lineName(entry, head), { line: { width: 1.3, dash }, mode: "lines+markers", marker: { size: 4 } }));
+        traces.push(gm.line({ step, y }, lineName(entry, head), { line: { width: 1.3, dash }, ...gm.sampled({ step, y }) }));
         const broken = gm.nonfiniteMarks({ step, y }, lineName(entry, head));
         if (broken) traces.push(broken);
       }

@@ -54,18 +54,20 @@
     const rowHeight = count <= 24 ? 20 : count <= 60 ? 14 : count <= 120 ? 8 : 5;
     const height = Math.max(60, count * rowHeight);
     const stride = Math.ceil(count / Math.min(60, Math.floor(height / 13)));
-    const letters = width < 560 ? 14 : width < 900 ? 24 : 34;
+    const narrow = width < 560;
+    const letters = narrow ? 19 : width < 900 ? 24 : 34;
+    const size = narrow ? 9 : 10.5;
     const tickvals = [];
     for (let at = 0; at < count; at += stride) tickvals.push(at);
-    const label = (row) => {
-      const tensor = list.of === "tensors" ? gm.tensorNamed(payload, row.name) : null;
-      return (tensor && tensor.findings.length ? "● " : "") + gm.shorten(row.name || "(model)", letters);
-    };
-    const labels = tickvals.map((at) => label(list.rows[at]));
+    const short = gm.shortenAll(tickvals.map((at) => list.rows[at].name || "(model)"), letters);
+    const labels = tickvals.map((at, place) => {
+      const tensor = list.of === "tensors" ? gm.tensorNamed(payload, list.rows[at].name) : null;
+      return (tensor && tensor.findings.length ? "● " : "") + short[place];
+    });
     return {
-      height: height + 52, margin: { l: Math.ceil(gm.widthOf(labels, 10.5)) + 14, r: 84, t: 8, b: 44 }, hovermode: "closest", plot_bgcolor: gm.palette().absent,
+      height: height + 52, margin: { l: Math.ceil(gm.widthOf(labels, size)) + 14, r: 84, t: 8, b: 44 }, hovermode: "closest", plot_bgcolor: gm.palette().absent,
       xaxis: { ...gm.stepAxis(payload), range: [start, start + columns * step], showgrid: false, zeroline: false, automargin: false },
-      yaxis: gm.axis({ range: [count - 0.5, -0.5], autorange: false, tickvals, ticktext: labels.map((text) => gm.markup(text)), showgrid: false, zeroline: false, tickfont: { size: 10.5 }, automargin: false, ticklabeloverflow: "allow" }),
+      yaxis: gm.axis({ range: [count - 0.5, -0.5], autorange: false, tickvals, ticktext: labels.map((text) => gm.markup(text)), showgrid: false, zeroline: false, tickfont: { size }, automargin: false, ticklabeloverflow: "allow" }),
     };
   }
 

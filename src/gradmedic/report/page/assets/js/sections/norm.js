@@ -8,12 +8,15 @@
     ["transform_threshold", { line: { dash: "dashdot", width: 1.2 } }],
   ];
 
+  /** Whether nothing was clipped: a second line over the first would only hide it. */
+  const same = (one, two) => two !== null && one.y.length === two.y.length && one.y.every((value, at) => Object.is(value, two.y[at]));
+
   function traces(payload) {
     const palette = gm.palette();
     const out = [];
     COLUMNS.forEach(([column, extra], index) => {
       const series = gm.scalar(payload, column);
-      if (!series) return;
+      if (!series || (column === "grad_norm_post" && same(series, gm.scalar(payload, "grad_norm")))) return;
       const name = gm.t(`columns.${column}`);
       out.push(gm.line(series, name, { ...extra, line: { color: palette.series[index], ...extra.line } }));
       if (index < 2) out.push(...[gm.nonfiniteMarks(series, name), gm.zeroMarks(series, name)].filter(Boolean));

@@ -10,7 +10,7 @@
     draw(payload, body) {
       const palette = gm.palette();
       const known = payload.correlation[gm.state.optimizer] || { value: null, n: 0 };
-      const text = known.value === null ? gm.t("schedule.still") : gm.t("schedule.correlation", { r: known.value.toFixed(2), n: known.n });
+      const text = known.value === null ? gm.t(`schedule.${known.why || "still"}`) : gm.t("schedule.correlation", { r: known.value.toFixed(2), n: known.n });
       body.querySelector("#correlation").textContent = text;
       const norm = gm.scalar(payload, "grad_norm");
       const traces = [gm.line(gm.scalar(payload, "lr"), gm.t("columns.lr"), { line: { color: palette.series[1], width: 2 } })];

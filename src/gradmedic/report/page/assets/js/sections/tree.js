@@ -73,13 +73,13 @@
     build(body) {
       const search = gm.el("input", { type: "search", id: "search", spellcheck: "false", autocomplete: "off", "data-word-placeholder": "heatmap.filter_hint", oninput: (event) => gm.set({ search: event.target.value }) });
       const columns = ["module", "kind", "parameters", "shapes", "state", "trouble"];
-      const head = gm.el("tr", {}, columns.map((key) => gm.el("th", { scope: "col", "data-word": `tree.${key}` })));
+      const head = gm.el("tr", {}, columns.map((key) => gm.el("th", { scope: "col", "data-word": `tree.${key}`, "data-word-title": key === "trouble" ? "tree.trouble_about" : null })));
       const more = gm.el("button", { type: "button", id: "tree-more", onclick: () => {
         all = true;
         fill(gm.payload(), document.getElementById("module-tree"));
       } });
       body.append(gm.el("div", { class: "controls" }, gm.field("tree.search", search)),
-        gm.el("div", { class: "scroll tall", tabindex: "0" }, gm.el("table", { id: "module-tree" }, gm.el("thead", {}, head), gm.el("tbody", {}))), more);
+        gm.el("div", { class: "scroll tall", tabindex: "0" }, gm.el("table", { id: "module-tree" }, gm.el("thead", {}, head), gm.el("tbody", {}))), more, gm.el("p", { class: "soft", id: "trouble-about", "data-word": "tree.trouble_about" }));
     },
     draw: (payload, body) => fill(payload, body.querySelector("#module-tree")),
   });

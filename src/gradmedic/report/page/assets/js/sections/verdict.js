@@ -42,7 +42,7 @@
     const ended = run.ended ? gm.t("facts.ended") : gm.t("facts.running");
     return [
       ["facts.steps", gm.count(run.steps)],
-      ["facts.state", run.reason ? `${ended}: ${gm.plain(run.reason)}` : ended],
+      ["facts.state", run.reason && run.reason !== "finished" ? `${ended}: ${gm.plain(run.reason)}` : ended],
       ["facts.loss", number(loss)],
       ["facts.norm", number(norm)],
       ["facts.parameters", gm.count(run.parameters)],

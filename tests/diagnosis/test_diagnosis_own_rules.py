@@ -1,0 +1,80 @@
+"""Rules of the user's own: their words, beside the package's rules, while training and on a record."""
+
+from __future__ import annotations
+
+import pytest
+
+import gradmedic as gm
+from gradmedic.diagnosis import Draft, Engine
+from gradmedic.diagnosis.engine import in_language
+from gradmedic.diagnosis.rules import RULES, select
+from gradmedic.diagnosis.wording import render
+from gradmedic.errors import InputError
+
+
+class Own:
+    code, name, kind, needs = "X1", "own", "invariant", frozenset()
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def evaluate(self, view):
+        self.seen += not view.final
+        if view.final:
+            params = {"message": f"{self.seen} steps of {{braces}}", "title": "Counted", "remedy": "Count on."}
+            yield Draft("warning", 0.5, view.frame.step, params=params)
+
+
+class Run:
+    def __init__(self) -> None:
+        self.meta, self.events = {}, ()
+
+    def frames(self):
+        return [gm.Frame(step, "SGD", loss=1.0, lr=0.1, grad_norm=1.0) for step in range(4)]
+
+
+def test_default_in_a_list_stands_for_all():
+    chosen = select(["default", own := Own()])
+    assert [type(rule) for rule in chosen[:-1]] == list(RULES)
+    assert chosen[-1] is own
+
+
+def test_words_come_with_the_rule():
+    found = gm.diagnose(Run(), rules=[Own()])
+    assert [finding.code for finding in found] == ["X1"]
+    assert found[0].title == "Counted"
+    assert found[0].message == "4 steps of {braces}"
+    assert [remedy.text for remedy in found[0].remedies] == ["Count on."]
+
+
+def test_they_stay_as_they_are_in_another_language_and_after_a_file():
+    finding = gm.Finding.from_json(gm.diagnose(Run(), rules=[Own()])[0].to_json(full=True))
+    chinese = in_language(finding, "zh")
+    assert (chinese.title, chinese.message, chinese.lang) == ("Counted", "4 steps of {braces}", "zh")
+
+
+def test_rules_given_to_diagnose_are_copied():
+    own = Own()
+    for _ in range(2):
+        assert gm.diagnose(Run(), rules=[own])[0].message == "4 steps of {braces}"
+    assert own.seen == 0
+
+
+def test_only_the_rules_that_are_asked_for_judge_a_record():
+    assert gm.diagnose(Run(), rules=["GM201"]) == []
+    with pytest.raises(InputError, match="GM999"):
+        gm.diagnose(Run(), rules=["GM999"])
+
+
+def test_a_message_alone_is_enough_and_without_one_the_code_is_unknown():
+    words = render("X2", "", {"message": "odd"}, "en")
+    assert (words.title, words.message, words.remedies) == ("X2", "odd", ())
+    with pytest.raises(InputError, match="X2"):
+        render("X2", "", {}, "en")
+
+
+def test_an_engine_with_both_keeps_both():
+    engine = Engine(rules=["default", Own()], strict=True)
+    for frame in Run().frames():
+        engine.on_frame(frame)
+    assert "X1" in [finding.code for finding in engine.finish()]

@@ -1,0 +1,111 @@
+"""The worked cases run as a user runs them, in short form, and find what docs/cases.md says that they find."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+import gradmedic as gm
+
+matplotlib.use("Agg")
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "examples" / "cases"
+PAGE = ROOT / "docs" / "cases.md"
+
+#: Case -> run -> codes at warning or above; in short runs of a few dozen steps.
+FOUND = {
+    "resnet_checkup": {"as_written": {"GM109"}, "mended": set()},
+    "vit_heads": {"forgotten": {"GM301"}, "mended": set()},
+    "transformer_policies": {"unclipped": {"GM401"}, "joint": set(), "by_kind": {"GM401"}, "by_kind_and_joint": set()},
+    "attention_scale": {"not_divided": {"GM310"}, "divided": set()},
+    "rnn_through_time": {"vanishing": {"GM307"}, "exploding": {"GM307"}, "mended": set()},
+    "dlrm_sparse": {"as_written": {"GM103", "GM309"}, "mended": set()},
+}
+
+
+def run_case(name, folder, monkeypatch):
+    """Run a case as its own command line does."""
+    spec = importlib.util.spec_from_file_location(f"case_{name}", CASES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--quick", "--out", str(folder)])
+    from matplotlib import pyplot
+
+    module.main()
+    pyplot.close("all")
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # ten seconds each where nothing else runs
+@pytest.mark.parametrize("name", FOUND)
+def test_a_case_finds_what_it_is_about(name, tmp_path, monkeypatch, capsys):
+    module = run_case(name, tmp_path, monkeypatch)
+    printed = capsys.readouterr().out
+    for run, codes in FOUND[name].items():
+        opened = gm.open_run(tmp_path / run)
+        assert opened.problems == []
+        loud = {f.code for f in gm.diagnose(opened) if f.severity != "info"}
+        assert loud - {"GM112"} == codes, run  # GM112 measures time, which a busy machine takes
+        pictures = list(tmp_path.glob(f"*-{run}.png"))
+        assert len(pictures) >= 2
+        assert all(picture.stat().st_size > 5000 for picture in pictures)
+        assert f"{run}" in printed
+    CHECKS.get(name, lambda module, folder: None)(module, tmp_path)
+
+
+def shallow_heads_get_less(module, folder):
+    forgotten = module.head_gradients(gm.open_run(folder / "forgotten"))
+    mended = module.head_gradients(gm.open_run(folder / "mended"))
+    assert len(forgotten) == len(mended) >= 4
+    first, *_, last = forgotten.values()
+    assert len(first) == 4
+    assert max(first) < min(last) / 30
+    first, *_, last = mended.values()
+    assert min(first) > max(last) / 3
+
+
+def limits_hold(module, folder):
+    shares = {name: module.clipped_by_kind(gm.open_run(folder / name)) for name in ("unclipped", "by_kind")}
+    assert all(share == 0 for share, _ in shares["unclipped"].values())
+    assert set(shares["by_kind"]) == {"embedding", "attention", "feed-forward"}
+
+
+def time_step_by_time_step(module, folder):
+    factors = {}
+    for name in ("vanishing", "exploding", "mended"):
+        ax = gm.plot.through_time(folder / name)
+        (line,) = [each for each in ax.get_lines() if each.get_label() == "rnn.weight_hh_l0"]
+        times, norms = line.get_data()
+        factors[name] = (norms[0] / norms[-1]) ** (1 / (times[-1] - times[0]))
+    assert factors["vanishing"] < 0.7
+    assert factors["exploding"] > 1.1
+    assert 0.9 < factors["mended"] < 1.1
+
+
+def rows_are_counted(module, folder):
+    used = module.rows_used(gm.open_run(folder / "as_written"))
+    assert used["tables.item"] == (16, 1000)
+    assert module.rows_used(gm.open_run(folder / "mended"))["tables.item"][0] > 500
+
+
+CHECKS = {
+    "vit_heads": shallow_heads_get_less,
+    "transformer_policies": limits_hold,
+    "rnn_through_time": time_step_by_time_step,
+    "dlrm_sparse": rows_are_counted,
+}
+
+
+def test_every_case_is_on_the_page_and_every_picture_is_there_and_small():
+    page = PAGE.read_text("utf-8")
+    assert {path.stem for path in CASES.glob("*.py")} == set(FOUND)
+    for name in FOUND:
+        assert f"examples/cases/{name}.py" in page
+    pictures = re.findall(r"\]\((images/cases/[^)]+)\)", page)
+    assert len(set(pictures)) == len(pictures) >= 12
+    assert {PAGE.parent / picture for picture in pictures} == set((PAGE.parent / "images" / "cases").iterdir())
+    assert all((PAGE.parent / picture).stat().st_size < 80_000 for picture in pictures)
