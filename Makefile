@@ -42,11 +42,13 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/overhead.py
 
+# Triton is put aside, for the tests of its kernels alone: torch imports it wherever it finds it.
 $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gradmedic/stats/*.c src/gradmedic/stats/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	-$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/triton "triton>=3.2"
 	touch $(STAMP)
 
 clean:

@@ -19,7 +19,7 @@ release = version = re.findall(r'^__version__ = "(.+)"$', _source, flags=re.MULT
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-exclude_patterns = ["README.zh.md", "**/.*"]
+exclude_patterns = ["**/.*"]
 language = "en"
 nitpicky = True
 

@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
     parser.add_argument("--out", type=Path, default=Path("runs/transformer_policies"), help="folder for runs, pictures")
     args = parser.parse_args()
-    steps = 32 if args.quick else 120
+    steps = 16 if args.quick else 120
     corpus = torch.tensor([ALPHABET.index(letter) for letter in TEXT[:100_000]])
     for name, transform in POLICIES.items():
         findings = train(transform, args.out / name, steps, corpus)

@@ -22,6 +22,8 @@ from gradmedic.probes.rank_groups import RankGroups, groups_of
 from gradmedic.record.budget import parse_budget
 from gradmedic.roster import Roster
 from gradmedic.schedule import every as make_schedule
+from gradmedic.sinks.base import BaseSink
+from gradmedic.sinks.sink_checks import check_seconds, check_sink
 from gradmedic.types import Backend
 
 
@@ -196,12 +198,9 @@ def check_callables(on_finding: Any, sinks: Any) -> None:
     if not isinstance(sinks, Sequence):
         raise InputError(f"sinks: expected a list of sinks, got {sinks!r}")
     for sink in sinks:
-        lacking = [name for name in ("emit", "emit_finding", "close") if not callable(getattr(sink, name, None))]
-        if lacking:
-            raise InputError(
-                f"sinks: {type(sink).__name__} lacks {', '.join(lacking)}; a sink has emit(frame), "
-                "emit_finding(finding) and close()"
-            )
+        check_sink(sink, "sinks")
+        if isinstance(sink, BaseSink):
+            check_seconds(sink.patience, f"sinks: patience of {type(sink).__name__}")
 
 
 def check_transform(transform: Any, optimizers: Mapping[str, Any] | None, roster: Roster) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from gradmedic.process_rank import job_of, rank_and_world
 from gradmedic.torch_hooks import cuda_in_use
 
 _MAX_MODULES = 5000
+#: A webhook's address is its password; so is what stands before the host in an address.
+_WEBHOOK = re.compile(r"(?<![\w-])(webhook:)(?!\$)\S+")
+_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
 
 
 def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": [str(part) for part in getattr(sys, "orig_argv", sys.argv)],
+        "command": [without_secrets(str(part)) for part in getattr(sys, "orig_argv", sys.argv)],
         "threads": torch.get_num_threads(),
         "rank": rank,
         "world": world,
@@ -50,6 +54,16 @@ def describe_run(models: Mapping[str, nn.Module], settings: Mapping[str, Any]) -
         "limits": settings.get("limits"),
         "models": describe_models(models),
     }
+
+
+def without_secrets(argument: str) -> str:
+    """Return an argument of the command line without what only its owner should know.
+
+    Example:
+        >>> without_secrets("--sink=webhook:https://hooks.example/T0/B0"), without_secrets("mlflow:https://me:pw@host")
+        ('--sink=webhook:***', 'mlflow:https://***@host')
+    """
+    return _CREDENTIALS.sub(r"\1***@", _WEBHOOK.sub(r"\1***", argument))
 
 
 def _backend() -> str | None:

@@ -142,7 +142,7 @@ def _import_all() -> None:
         importlib.import_module(name)
     package = importlib.import_module("gradmedic")
     for module in pkgutil.walk_packages(package.__path__, "gradmedic."):
-        if not module.name.endswith(("__main__", "sitecustomize")):
+        if not module.name.endswith(("__main__", "sitecustomize", "triton_kernels")):
             importlib.import_module(module.name)
     gc.freeze()  # a collection in a copy touches, and so copies, no page of what is shared
 

@@ -120,8 +120,16 @@ def test_one_process_takes_the_claim(monkeypatch):
     assert not sink_options.claim(path)
     monkeypatch.setenv("RANK", "0")
     assert sink_options.claim(path)
+    assert not Path(path).exists()  # nothing is left, however the training ends
     assert not sink_options.claim(path)
     sink_options.release(path)
+    sink_options.release(path)
+    assert not Path(path).exists()
+
+
+def test_a_run_in_which_nothing_trains_leaves_nothing():
+    path = sink_options.new_claim()
+    assert Path(path).is_file()
     sink_options.release(path)
     assert not Path(path).exists()
 

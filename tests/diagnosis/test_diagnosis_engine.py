@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,6 +112,19 @@ def test_any_evidence_survives_json(value, unit):
 
 def finding(code, step=0, variant="", severity="error", where=()):
     return Finding(code, code, severity, 0.9, step, variant=variant, where=where, remedies=(Remedy("x"),))
+
+
+@pytest.mark.parametrize(("step", "headline"), [(0, "GM202"), (1, "GM201"), (2, "GM201")])
+@pytest.mark.parametrize("listed", [1, -1])
+def test_a_nan_that_names_its_rows_is_no_consequence_of_the_same_bad_input(step, headline, listed):
+    """GM202 sees the first steps' inputs: which of both is the headline must not depend on the step of the bad row."""
+    rows = replace(finding("GM201", 1, "data", "critical", ("input",)), params={"rows": ("4",)})
+    found = fold([finding("GM202", step, "nonfinite"), rows][::listed])
+    assert [f.code for f in found] == [headline]
+    assert len(found[0].folded) == 1
+    nameless, target = replace(rows, params={}), replace(rows, where=("target",))
+    for other in (nameless, target):
+        assert [f.code for f in fold([finding("GM202", step, "nonfinite"), other][::listed])] == ["GM202"]
 
 
 def test_folding_is_transitive_and_never_circular():

@@ -406,6 +406,24 @@ def test_a_constant_prediction_that_is_left_behind_is_taken_back(until, expected
     assert [f.code for f in diagnose(run) if f.code == "GM509"] == expected
 
 
+@pytest.mark.parametrize(
+    ("end", "kind", "expected"),
+    [
+        (2.23, "SGD", [("GM403", "warning", ["GM509"])]),
+        (2.23, "AdamW", [("GM509", "warning", []), ("GM403", "info", [])]),
+        (1.2, "SGD", [("GM403", "info", [])]),
+    ],
+)
+def test_over_clipping_explains_a_loss_that_creeps_to_that_of_a_constant(end, kind, expected):
+    """Steps clipped to a small part let the loss fall by a few percent; nothing but the prior is learned by them."""
+    curve = [2.45 + (end - 2.45) * i / 399 for i in range(400)]
+    run = run_of(curve=curve, modules=lambda step: [constant(step, curve[step])])
+    for frame in run.frames():
+        frame.clip_scale, frame.clipped, frame.clip_threshold, frame.clip_frequency = 0.02, True, 0.01, 1.0
+    run = FakeRun(list(run.frames()), [facts_event(Facts(optimizers={"SGD": {"class": kind, "defaults": {}}}))])
+    assert [(f.code, f.severity, [g.code for g in f.folded]) for f in diagnose(run)] == expected
+
+
 def rare(weights: str, steps: int = 160) -> list[Finding]:
     """One sample in twenty is positive, and can be told from the others."""
     torch.manual_seed(0)

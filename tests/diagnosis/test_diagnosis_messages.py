@@ -106,3 +106,14 @@ def test_every_evidence_has_a_chinese_name():
     assert {name for name in names if wording.label(name, "zh") == name} == set()
     assert {unit for unit in units - {"", "L2"} if wording.label(unit, "zh", "units") == unit} == set()
     assert all(wording.label(name, "en") == name for name in names)
+
+
+@pytest.mark.parametrize("variant", ["unknown", ""])
+def test_a_nan_of_unknown_origin_is_first_to_be_looked_for(variant):
+    """What is skipped meanwhile is said after what is to be done."""
+    for lang, place, stopgap in (("en", "step 6", "Until that is mended"), ("zh", "第 6 步", "在问题解决之前")):
+        first, *_, last = wording.render(
+            "GM201", variant, {"step": 6, "at": "", "loss_is": "", "on_rank": ""}, lang
+        ).remedies
+        assert place in first.text
+        assert last.text.startswith(stopgap)

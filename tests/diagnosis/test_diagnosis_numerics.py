@@ -37,6 +37,16 @@ def test_origin_is_named(kind):
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "english", "chinese"),
+    [([45], "batch row 45:", "批内第 45 行"), ([4, 5], "batch rows 4, 5:", "批内第 4、5 行")],
+)
+def test_one_batch_row_is_singular(rows, english, chinese):
+    run = FakeRun(frames([2.0, 1.9, 1.8, NAN, NAN], [1.0, 1.0, 1.0, NAN, NAN]), [origin(rows=rows)])
+    assert english in diagnose(run)[0].message
+    assert chinese in diagnose(run, lang="zh")[0].message
+
+
 def test_without_a_probe_a_finite_loss_means_backward_and_the_deepest_tensor():
     names = ["a.weight", "b.weight", "c.weight"]
     bad = table({"norm": [0.0, 0.0, 1.0], "nan_count": [16, 3, 0]}, names)

@@ -79,6 +79,18 @@ def test_times_that_are_no_leak(run):
     assert severities(run(), "GM112") == []
 
 
+def sampled(**row) -> list:
+    return [({"module": "", "leaf": ""} | row,) if step % 50 == 0 else () for step in range(150)]
+
+
+def test_a_machine_that_becomes_slower_is_no_leak_where_graphs_were_looked_at():
+    slower = 0.02 * (1 + 0.03 * STEPS) * noise(150)
+    assert severities(timed(slower, modules=sampled(what="loss")), "GM112") == []
+    standing = sampled(what="graph", extra={"nodes": 40.0, "carried": 8.0})
+    assert severities(timed(slower, modules=standing), "GM112") == []
+    assert severities(timed(slower, modules=sampled(what="output")), "GM112") == [("GM112", "warning")]
+
+
 @given(st.floats(-0.005, 0.05), st.floats(1e-3, 10))
 @settings(deadline=None, max_examples=50)
 def test_trend_of_a_line(slope, base):

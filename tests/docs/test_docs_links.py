@@ -16,8 +16,6 @@ sys.path.insert(0, str(DOCS))
 PAGES = sorted(
     [*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "SECURITY.md"))]
 )
-#: Not pages of the site: an old address that leads to the new one.
-OUTSIDE = {"README.zh.md"}
 
 
 def without_code(text: str) -> str:
@@ -56,7 +54,7 @@ def test_every_page_is_in_a_table_of_contents():
             lines = [line for line in tree.splitlines() if line and not line.startswith(":")]
             entries = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
             listed |= {(page.parent / f"{entry}.md").resolve() for entry in entries}
-    pages = {page.resolve() for page in DOCS.rglob("*.md") if page.name not in OUTSIDE}
+    pages = {page.resolve() for page in DOCS.rglob("*.md")}
     assert pages - listed == {(DOCS / "index.md").resolve()}
     assert listed <= pages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import runpy
 import sys
 from dataclasses import dataclass
@@ -106,3 +107,8 @@ def run_block(block: str, folder: Path, monkeypatch, **names) -> dict:
     path = folder / "block.py"
     path.write_text(block, "utf-8")
     return runpy.run_path(str(path), init_globals=names)
+
+
+def own_names(run) -> set[str]:
+    """The tensors' names, without the model's own name, which a process with other live models puts before them."""
+    return {re.sub(r"^(Sequential|_FabricModule)\.", "", name) for name in run.tensors["name"].to_pylist()}

@@ -14,8 +14,9 @@ from torch import nn
 
 import gradmedic as gm
 from gradmedic.errors import InputError
-from gradmedic.integrations.attendance import Attendance, free_folder
+from gradmedic.integrations.attendance import Attendance
 from gradmedic.integrations.fabric import GradMedicCallback
+from gradmedic.integrations.free_folders import free_folder, sole
 from gradmedic.integrations.libraries import library_class, require
 from gradmedic.integrations.optimizer_names import name_optimizers
 from gradmedic.record import open_run
@@ -116,6 +117,55 @@ def test_a_folder_that_holds_a_run_is_numbered(tmp_path, monkeypatch):
         assert (tmp_path / expected / "run.json").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert free_folder(tmp_path / "run") == tmp_path / "run"  # the ranks of a job share it
+
+
+def test_a_folder_that_another_process_takes_after_the_look_is_left_to_it(tmp_path, monkeypatch):
+    """Two jobs of a grid search: the other begins its record between our look for a folder and our beginning."""
+    others = []
+
+    def look(record):
+        folder = free_folder(record)
+        if not others:
+            others.append(gm.watch(*make_pair(), record=folder))
+        return folder
+
+    monkeypatch.setattr("gradmedic.integrations.attendance.free_folder", look)
+    attendance = Attendance(tmp_path / "run", None, {"strict": True})
+    attendance.begin(*make_pair())
+    attendance.end()
+    others[0].close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "run-2"]
+    assert {len(list((tmp_path / name).glob("run*.json"))) for name in ("run", "run-2")} == {1}
+
+
+def test_a_folder_is_one_trainers_alone_while_its_record_begins(tmp_path):
+    with sole(tmp_path / "run") as first, sole(tmp_path / "run") as second:
+        assert (first, second) == (True, False)
+        assert free_folder(tmp_path / "run") == f"{tmp_path / 'run'}-2"
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").mkdir()
+    with sole(tmp_path / "run") as ours:
+        assert ours
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_record_that_is_a_file_is_still_said(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(InputError, match="is a file"):
+        Attendance(tmp_path / "run", None, {}).begin(*make_pair())
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize("state", [[1, 2], {"x": 1}, "text"])
+def test_a_state_that_is_not_ours_is_said_and_training_goes_on_watched(state, capsys):
+    model, optimizer = make_pair()
+    attendance = Attendance(None, None, {"strict": True})
+    attendance.load_state_dict(state)
+    attendance.begin(model, optimizer)
+    train(model, optimizer)
+    attendance.end()
+    assert attendance.monitor.run.steps["step"].to_pylist() == [0, 1, 2]
+    assert capsys.readouterr().err.count("state is not taken over, and steps are counted anew: state: expected") == 1
 
 
 def test_a_second_attendance_is_a_guest_of_the_first(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from lightning.fabric import Fabric
-from plain_loops import assert_same, cross_entropy, ending_of, make_loader, make_net, own_errors, plain_loop
+from plain_loops import assert_same, cross_entropy, ending_of, make_loader, make_net, own_errors, own_names, plain_loop
 from trainer_docs import run_example
 
 import gradmedic as gm
@@ -54,7 +54,7 @@ def test_same_numbers_as_a_plain_loop(tmp_path, options, loop, rel):
     run = open_run(tmp_path / "run")
     assert_same(run, expected(**loop), rel=rel)
     assert ending_of(run) == "finished"
-    assert set(run.tensors["name"].to_pylist()) == NAMES
+    assert own_names(run) == NAMES
     assert dict(run.steps["logged"].to_pylist()[-1]) == {"logged_loss": 3.0, "accuracy": 0.5}
     assert not own_errors(run)
 

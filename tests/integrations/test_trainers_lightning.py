@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -132,11 +134,37 @@ def test_attached_twice_and_fitted_twice(tmp_path):
     callbacks = [GradMedicCallback(tmp_path / "run", strict=True) for _ in range(2)]
     model = Classifier()
     trainer = fit(model, callbacks, make_loader())
-    assert [each.state_key for each in callbacks] == ["GradMedicCallback", "GradMedicCallback_2"]
+    trainer.save_checkpoint(tmp_path / "kept.ckpt")
+    states = torch.load(tmp_path / "kept.ckpt", weights_only=False)["callbacks"]
+    assert list(states) == ["GradMedicCallback"]  # the second is a guest, which has nothing of its own to keep
+    (tmp_path / "kept.ckpt").unlink()
     trainer.fit_loop.max_epochs = 2
     trainer.fit(model, make_loader())
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "run-2"]
     assert {open_run(tmp_path / name).steps.num_rows for name in ("run", "run-2")} == {6}
+
+
+def test_callbacks_that_trainers_have_numbered_come_together_in_the_next():
+    class Keys(pl.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.seen = [each.state_key for each in trainer.callbacks if isinstance(each, GradMedicCallback)]
+
+    first, second, keys = GradMedicCallback(strict=True), GradMedicCallback(strict=True), Keys()
+    fit(Classifier(), [first], make_loader())
+    with pytest.raises(ArithmeticError):
+        fit(Classifier(fails_at=1), [second], make_loader())
+    fit(Classifier(), [first, second, copy.deepcopy(first), keys], make_loader())
+    assert keys.seen == ["GradMedicCallback", "GradMedicCallback_2", "GradMedicCallback_3"]
+
+
+def test_a_copy_that_is_taken_while_a_trainer_is_at_work_has_a_key_of_its_own():
+    class Copies(pl.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.copy = copy.deepcopy(callback)
+
+    callback, copies = GradMedicCallback(strict=True), Copies()
+    fit(Classifier(), [callback, copies], make_loader())
+    assert copies.copy.state_key not in ("GradMedicCallback", callback.state_key)
 
 
 def test_beside_a_watch_of_the_script(tmp_path):

@@ -161,6 +161,17 @@ def test_resumed_from_a_checkpoint_it_counts_on(tmp_path):
     assert open_run(tmp_path / "run-2").steps["step"].to_pylist() == [4, 5]
 
 
+def test_resumed_with_a_state_file_of_another_make_it_counts_anew(tmp_path, capsys):
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    train(tmp_path, **saving, max_steps=4)
+    kept = tmp_path / "out" / "checkpoint-4"
+    torch.save([1, 2], kept / STATE_FILE)
+    trainer = train(tmp_path, GradMedicCallback(tmp_path / "run", strict=True), resume=str(kept))
+    assert trainer.state.global_step == 6
+    assert open_run(tmp_path / "run").steps["step"].to_pylist() == [0, 1]
+    assert capsys.readouterr().err.count("the checkpoint's state is not taken over") == 1
+
+
 def test_an_exception_in_the_middle(tmp_path):
     rows = make_rows()
     rows[14]["labels"] = torch.tensor(7)  # a class that there is not, in the fourth batch

@@ -14,6 +14,7 @@ from gradmedic.names import name_parameters
 from gradmedic.probes.backward_origin import find_backward_origin
 from gradmedic.probes.forward_origin import find_forward_origin
 from gradmedic.probes.slopes import may_be_steep, steep_elements
+from gradmedic.watching import watch_process
 
 NAN, INF = float("nan"), float("inf")
 
@@ -183,3 +184,27 @@ def test_a_scale_that_is_only_too_high_is_no_origin():
     assert skipped[:3] == [0, 1, 2]
     assert [event for event in monitor.run.events if event["kind"] == "origin"] == []
     assert "GM201" not in [finding.code for finding in monitor.diagnose()]
+
+
+def spoilt_training(seed: int, first_bad: int) -> None:
+    """Six steps of a model of one's own; row 3 of one batch holds a NaN, and so does every loss from there on."""
+    torch.manual_seed(seed)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(6):
+        x = torch.randn(5, 4)
+        if step == first_bad:
+            x[3, 1] = NAN
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.tensor([0, 1, 2, 0, 1])).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("first_bad", [0, 4])
+def test_the_origin_of_each_of_two_trainings_is_found(first_bad):
+    """A script that trains one model after the other: the second one's NaN has an origin of its own."""
+    with watch_process(record=None, strict=True) as monitor:
+        spoilt_training(0, 4)
+        spoilt_training(1, first_bad)
+    found = {f.optimizer: (f.variant, f.step, f.params["rows"]) for f in monitor.diagnose() if f.code == "GM201"}
+    assert [said for _, said in sorted(found.items())] == [("data", 4, ("3",)), ("data", first_bad, ("3",))]

@@ -98,6 +98,41 @@ def test_nothing_is_left_on_the_engine():
     assert "step" not in vars(engine)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_patch_goes_with_the_last_of_several_whatever_the_order(order):
+    original = DeepSpeedEngine.__dict__["step"]
+    trained = [DeepSpeedEngine(build()) for _ in range(2)]
+    monitors = [gm.watch(engine, strict=True) for engine in trained]
+    for engine, monitor in zip(trained, monitors, strict=True):
+        train(engine, monitor, 3)
+    assert [monitor.latest.step for monitor in monitors] == [2, 2]
+    first, last = order
+    monitors[first].close()
+    assert DeepSpeedEngine.__dict__["step"] is not original
+    train(trained[last], monitors[last], 1)
+    assert monitors[last].latest.step == 3
+    monitors[last].close()
+    assert DeepSpeedEngine.__dict__["step"] is original
+    assert not engines._patches
+
+
+def test_a_patch_of_another_over_ours_stays_and_hears_of_nothing(monkeypatch):
+    original = DeepSpeedEngine.__dict__["step"]
+    monitor = gm.watch(DeepSpeedEngine(build()), strict=True)
+    ours = DeepSpeedEngine.__dict__["step"]
+    monkeypatch.setattr(DeepSpeedEngine, "step", lambda self: ours(self))
+    theirs = DeepSpeedEngine.__dict__["step"]
+    monitor.close()
+    assert DeepSpeedEngine.__dict__["step"] is theirs
+    engine = DeepSpeedEngine(build())
+    with gm.watch(engine, strict=True) as monitor:
+        train(engine, monitor, 2)
+        assert monitor.latest.step == 1
+    assert DeepSpeedEngine.__dict__["step"] is theirs
+    monkeypatch.undo()
+    DeepSpeedEngine.step = original
+
+
 @pytest.mark.parametrize(("attribute", "keeper"), [("main_grad", "Megatron"), ("ds_id", "DeepSpeed")])
 def test_gradients_that_were_added_up_elsewhere_are_not_visible(tmp_path, attribute, keeper):
     model = build()

@@ -72,7 +72,7 @@ def test_the_rank_whose_data_had_a_nan_is_named(folders, scheme):
     finding = next(each for each in gm.diagnose(gm.open_run(folder)) if each.code == "GM201")
     assert (finding.variant, finding.step) == ("data", 5)
     assert "on rank 1" in finding.message
-    assert "batch rows 3" in finding.message
+    assert "batch row 3" in finding.message
 
 
 def test_a_backward_pass_that_nobody_brought_is_still_one(folders):

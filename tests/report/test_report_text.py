@@ -167,7 +167,7 @@ def test_json_is_what_the_contract_says():
     found = diagnose(run)
     data = json.loads(render_findings(found, "json", run), parse_constant=lambda name: pytest.fail(name))
     assert list(data) == [
-        *("run", "steps", "findings", "not_judged", "gradients"),
+        *("run", "steps", "ended", "findings", "not_judged", "gradients"),
         *("ranks", "noise_scale", "problems"),
     ]
     assert data["steps"] == 73

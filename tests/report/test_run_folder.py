@@ -30,6 +30,14 @@ def test_the_newest_is_taken_and_named(parent, capsys):
     assert "最新" in capsys.readouterr().err
 
 
+def test_a_folder_that_only_looks_like_a_run_hides_no_run(parent, capsys):
+    (parent / "odd").mkdir()
+    os.mkfifo(parent / "odd" / "run.json")
+    os.utime(parent / "odd" / "run.json", (3_000_000_000, 3_000_000_000))
+    assert run_folder(str(parent)) == str(parent / "a")
+    assert "holds 2 runs" in capsys.readouterr().err
+
+
 def test_what_is_a_run_or_holds_none_stays(parent, capsys):
     for path in (parent / "b", parent / "missing", parent / "b" / "run.json"):
         assert run_folder(str(path)) == str(path)

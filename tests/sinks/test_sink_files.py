@@ -32,6 +32,7 @@ def read_board(folder):
 def test_json_lines(tmp_path):
     path = tmp_path / "new" / "run.jsonl"
     sink = gm.sinks.JsonLines(path, layers=True)
+    sink.begin(RunLabel("exp1"))
     sink.emit(frame(0, HOSTILE, logged={HOSTILE: math.inf}))
     sink.emit(sick(1))
     sink.emit_finding(finding())
@@ -43,6 +44,7 @@ def test_json_lines(tmp_path):
     assert (first["kind"], first["step"], first["optimizer"], first["loss"]) == ("step", 0, HOSTILE, 1.0)
     assert first["logged"] == {HOSTILE: "Infinity"}
     assert first["layers"] == {"a.weight": 1.0, "b.weight": "NaN"}
+    assert [line["run"] for line in (first, second, third)] == ["exp1"] * 3
     assert (second["loss"], second["grad_norm"], second["skipped"]) == (None, "NaN", True)
     assert (third["kind"], third["code"], third["where"]) == ("finding", "GM201", [HOSTILE])
 
@@ -61,6 +63,7 @@ def test_csv(tmp_path):
     path = tmp_path / "run.csv"
     for step in (0, 1):  # a second run adds to the file
         sink = gm.sinks.Csv(path)
+        sink.begin(RunLabel(f"=run{step}"))
         sink.emit(frame(step, '=1+1,"\n', logged={"a": 2.0}))
         sink.emit(sick(step))
         sink.emit_finding(finding())
@@ -72,7 +75,9 @@ def test_csv(tmp_path):
     assert (rows[1]["grad_norm"], rows[1]["grad_norm_post"], rows[1]["skipped"]) == ("NaN", "inf", "true")
     assert json.loads(rows[0]["logged"]) == {"a": 2.0}
     with (tmp_path / "run-findings.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["code"] for row in csv.DictReader(file)] == ["GM201", "GM201"]
+        found = list(csv.DictReader(file))
+    assert [(row["code"], row["run"]) for row in found] == [("GM201", "'=run0"), ("GM201", "'=run1")]
+    assert [row["run"] for row in rows] == ["'=run0", "'=run0", "'=run1", "'=run1"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gradmedic.cli.command import say
+from gradmedic.cli.command import chosen_by_option, say
 from gradmedic.plain_text import plain
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def show(session: Session, run: Any, findings: Findings) -> None:
     from gradmedic.report.text import render_checkup
 
     lang = session.options.lang
-    render_checkup(run, findings, lang=lang, console=Console(stderr=True))
+    render_checkup(run, findings, lang=lang, console=Console(stderr=True), name_lang=chosen_by_option(lang))
     if by_hand(run):
         say(word(lang, "by hand"))
     if session.options.record is not None:

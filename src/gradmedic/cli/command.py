@@ -40,6 +40,11 @@ def default_language() -> str:
     return "en"
 
 
+def chosen_by_option(lang: str) -> bool:
+    """Whether only `--lang` can have chosen a language, so that the next command would not choose it by itself."""
+    return lang != default_language()
+
+
 def add_language(parser: argparse.ArgumentParser) -> None:
     """Add `--lang`."""
     parser.add_argument(

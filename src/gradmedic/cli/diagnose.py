@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gradmedic.cli.command import FINE, FOUND, add_fail_on, add_language, reaches
+from gradmedic.cli.command import FINE, FOUND, add_fail_on, add_language, chosen_by_option, reaches
 from gradmedic.cli.run_folder import run_folder
 from gradmedic.cli.session import examine
 
@@ -33,7 +33,8 @@ class DiagnoseCommand:
 
             from gradmedic.report.text import render_checkup
 
-            render_checkup(run, findings, lang=args.lang, console=Console(file=sys.stdout))
+            console = Console(file=sys.stdout)
+            render_checkup(run, findings, lang=args.lang, console=console, name_lang=chosen_by_option(args.lang))
         else:
             from gradmedic.report.text import render_findings
 

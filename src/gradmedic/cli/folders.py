@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +17,8 @@ from gradmedic.process_rank import rank_of as rank_of
 
 #: What a run folder holds; nothing else in a folder is ever removed.
 RECORD_FILES = re.compile(r"run(-.*)?\.json|(steps|tensors|modules)-.*\.arrows|events-.*\.jsonl")
+
+_OTHERWISE = "name another place with --record"
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -63,15 +68,47 @@ def claim(folder: Path, *, overwrite: bool) -> None:
     Raises:
         InputError: when it holds a run and `overwrite` is False, is not a folder, or cannot be written to.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--record expects a folder, but {folder} is a file; name another one")
+    check_possible(folder)
     old = [] if goes_on(folder, os.environ) else record_files(folder)
     if old and not overwrite:
         raise InputError(f"{folder} already holds a run; name another folder, or replace it with --overwrite")
-    nearest = folder
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"cannot create files in {folder}: {nearest} is not a folder that can be written to")
     for file in old:
         file.unlink()
+
+
+def check_possible(folder: Path) -> None:
+    """Make sure that a run folder is there, or can be made; what was made to find out is removed again.
+
+    A full disk is no obstacle: the record waits for room.
+
+    Raises:
+        InputError: it is no folder, cannot be written to, or could not be made.
+    """
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--record expects a folder, but {folder} is a file; name another one")
+        nearest = folder
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            reason = f"{nearest} is not a folder that can be written to"
+            raise InputError(f"cannot create files in {folder}: {reason}; {_OTHERWISE}")
+        if nearest != folder:
+            _try(nearest, folder.relative_to(nearest))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            why = error.strerror or error
+            raise InputError(f"cannot create the run folder {str(folder)[:120]}: {why}; {_OTHERWISE}") from error
+
+
+def _try(nearest: Path, rest: Path) -> None:
+    """Make folders of the same names within a temporary one: processes beside us may be about to make the real ones.
+
+    Where file systems make folders of their own accord (/proc), permissions promise more than can be done.
+    """
+    trial = tempfile.mkdtemp(prefix=".gradmedic-", dir=nearest)
+    try:
+        if os.pardir not in rest.parts:
+            (Path(trial) / rest).mkdir(parents=True)
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gradmedic.cli import checkup, program, sink_options, tracebacks
 from gradmedic.cli.children import leave_children, reach_children
 from gradmedic.cli.command import FINE, FOUND, USAGE_ERROR, add_fail_on, add_language, complain, reaches
-from gradmedic.cli.folders import claim, default_folder, rank_of
+from gradmedic.cli.folders import check_possible, claim, default_folder, rank_of
 from gradmedic.cli.limit_names import unmatched_limits
 from gradmedic.cli.options import RunOptions, parse_limits, parse_modules
 from gradmedic.cli.session import Session, make_transform
@@ -214,6 +214,8 @@ def _options(args: argparse.Namespace, target: program.Program) -> RunOptions:
             claim(record, overwrite=args.overwrite)
     else:
         record = default_folder(target.name, os.environ)
+        if rank == 0 and not record.is_dir():
+            check_possible(record)
     return RunOptions(
         record=None if record is None else str(record.absolute()),
         every=args.every,

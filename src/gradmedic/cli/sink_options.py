@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -86,8 +85,20 @@ def _make(word: str) -> Any:
 
 
 def new_claim() -> str:
-    """Return the path of a file that does not exist yet: the process that makes it feeds the sinks."""
-    return os.path.join(tempfile.gettempdir(), f"gradmedic-sinks-{os.getpid()}-{secrets.token_hex(8)}")
+    """Make an empty file, and return its path: the process that removes it feeds the sinks.
+
+    Removed rather than made by the one that claims it, so that nothing is left when a signal ends the training.
+
+    Raises:
+        InputError: there is no place for temporary files.
+    """
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"gradmedic-sinks-{os.getpid()}-")
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise InputError(f"--sink needs a folder for temporary files ({why}); set TMPDIR to one") from None
+    os.close(descriptor)
+    return path
 
 
 def claim(path: str | None) -> bool:
@@ -102,14 +113,14 @@ def claim(path: str | None) -> bool:
     if path is None:
         return True
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.unlink(path)
     except OSError:
         return False
     return True
 
 
 def release(path: str | None) -> None:
-    """Remove the file again, at the end of the run."""
+    """Remove the file at the end of a run in which nothing trained."""
     if path is not None:
         with contextlib.suppress(OSError):
             os.unlink(path)

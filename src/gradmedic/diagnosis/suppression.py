@@ -33,6 +33,19 @@ def _not_later(cause: Finding, effect: Finding) -> bool:
     return cause.step <= effect.step + SLACK
 
 
+def _names_rows(nonfinite: Finding, bad_input: Finding) -> bool:
+    """Whether the origin of the NaN is the input itself, with its rows: then it says all that GM202 says, and more.
+
+    GM202 sees the inputs of the first steps only; what a run is told must not depend on which step the row came in.
+    """
+    found = nonfinite.variant == "data" and "target" not in nonfinite.where and bool(nonfinite.params.get("rows"))
+    return found and nonfinite.step <= bad_input.step
+
+
+def _knows_better(bad_input: Finding, nonfinite: Finding) -> bool:
+    return _not_later(bad_input, nonfinite) and not _names_rows(nonfinite, bad_input)
+
+
 def _strictly_first(cause: Finding, effect: Finding) -> bool:
     return cause.step <= effect.step
 
@@ -108,8 +121,9 @@ def _edge(cause: str, effect: str | frozenset[str], test: _Test = _always, *, of
 
 
 EDGES: tuple[Edge, ...] = (
-    # Bad data explains the NaN; the NaN explains whatever went wrong at or after it.
-    _edge("GM202", "GM201", _not_later),
+    # Bad data explains the NaN, unless this names the rows; the NaN explains whatever went wrong at or after it.
+    _edge("GM202", "GM201", _knows_better),
+    _edge("GM201", "GM202", _names_rows, only="nonfinite"),
     _edge("GM202", _SYMPTOMS, _not_later, of="nonfinite"),
     _edge("GM201", _SYMPTOMS | {"GM106"}, _strictly_first, of="data parameter forward loss backward"),
     _edge("GM201", "GM204 GM106", _strictly_first),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradmedic.errors import MEANT_FOR_HOST, InputError
+from gradmedic.integrations.free_folders import free_folder, sole
 from gradmedic.integrations.hosts import hosting_monitor, made_here, process_monitor, run_watches
 from gradmedic.types import SEVERITIES, Severity
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _OWN = ("model", "optimizer", "record")
 #: A guest asks for findings every so many steps: on a device, asking waits for it.
 _GUEST_LOOKS_EVERY = 16
+#: So many folders are tried where other processes take one after the other.
+_TRIES = 1000
 
 
 class Attendance:
@@ -35,7 +38,7 @@ class Attendance:
         gentle: nobody asked for this in the script: say what is wrong instead of raising it.
 
     Attributes:
-        monitor: of the training that runs, or ran last; None before the first.
+        monitor: of the training that runs, or ran last, be it another's whose guest we are; None before the first.
 
     Raises:
         InputError: `options` has something that `gm.watch` does not take, or `stop_on` is no severity.
@@ -103,6 +106,7 @@ class Attendance:
         """
         if not self._open:
             return
+        self._current()
         self._open = False
         if self._guest or self.monitor is None:
             return
@@ -149,18 +153,36 @@ class Attendance:
 
     def _current(self) -> Monitor | None:
         if self._open and self._guest and self.monitor is None:
-            return process_monitor()
+            self.monitor = process_monitor()  # `gradmedic run` has one from the first step on
         return self.monitor if self._open else None
 
     def _load(self) -> None:
         state, self._resumed = self._resumed, None
-        if state is not None and not self._guest and self.monitor is not None:
+        if state is None or self._guest or self.monitor is None:
+            return
+        try:
             self.monitor.load_state_dict(state)
+        except MEANT_FOR_HOST:
+            raise
+        except InputError as error:  # what a file of a checkpoint holds must not end the training
+            from gradmedic.ledger import say
+
+            say(f"the checkpoint's state is not taken over, and steps are counted anew: {error}; training goes on")
 
     def _watch(self, model: Any, optimizers: Any) -> Monitor:
+        for _ in range(_TRIES):
+            folder = free_folder(self._record)
+            with sole(folder) as ours:
+                if ours:
+                    return self._watch_into(folder, model, optimizers)
+        raise InputError(
+            f"record: expected a folder for a new run beside {str(self._record)!r}, found none; name another"
+        )
+
+    def _watch_into(self, folder: str | Path | None, model: Any, optimizers: Any) -> Monitor:
         from gradmedic import watching
 
-        options = {**self._options, "record": free_folder(self._record), "on_finding": self._found}
+        options = {**self._options, "record": folder, "on_finding": self._found}
         if model is not None:
             return watching.watch(model, optimizers, **options)
         taken = inspect.signature(watching.watch_process).parameters
@@ -188,22 +210,6 @@ def _check(stop_on: Any, options: Mapping[str, Any]) -> None:
         raise InputError(f"{unknown[0]}: expected an argument of gm.watch: {', '.join(known)}; check the spelling")
     if stop_on is not None and stop_on not in SEVERITIES:
         raise InputError(f"stop_on: expected one of {', '.join(SEVERITIES)}, or None, got {stop_on!r}")
-
-
-def free_folder(record: str | Path | None) -> str | Path | None:
-    """Return a run folder that holds no run yet: the one that is asked for, or `<it>-2`, `<it>-3` …
-
-    A trainer is often run twice in one program. Ranks of a job share a folder, which is taken as it is.
-    """
-    from gradmedic.cli.folders import holds_run
-    from gradmedic.process_rank import rank_and_world
-
-    if record is None or rank_and_world()[1] > 1 or not holds_run(Path(record)):
-        return record
-    number = 2
-    while holds_run(Path(f"{record}-{number}")):
-        number += 1
-    return f"{record}-{number}"
 
 
 def _is_number(value: Any) -> bool:

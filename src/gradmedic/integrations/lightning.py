@@ -34,13 +34,26 @@ class LightningHooks(WatchingCallback):
 
     @property
     def state_key(self) -> str:
-        """Under which key Lightning keeps `state_dict()`; the trainer's own check of keys comes before they are set."""
+        """Under which key Lightning keeps `state_dict()`.
+
+        A number among the callbacks of a trainer while it is at work; before and after, another for each callback: what
+        an earlier trainer has numbered may come together in the next, which looks for equal keys before it has begun.
+        """
         return self._key or f"{_NAME} at {id(self):x}"
 
     @guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning begins to fit, validate, test or predict."""
-        _number_keys(trainer)
+        for each, key in _keys(trainer):
+            each._key = key
+
+    @guarded
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is put together, maybe after the trainer has left its stage."""
+        states = checkpoint.get("callbacks") or {}
+        for each, key in _keys(trainer):
+            if each is self and self.state_key != key and self.state_key in states:
+                states[key] = states.pop(self.state_key)
 
     @guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -68,15 +81,20 @@ class LightningHooks(WatchingCallback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Training was ended by an exception, or by a keyboard interrupt."""
         self._attendance.end(exception)
+        self._key = None
 
     @guarded
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning leaves a stage."""
         self._attendance.end("left by the trainer")
+        self._key = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what goes into a checkpoint."""
         return self._attendance.state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__getstate__().items() if key != "_key"}
 
     @guarded
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -84,11 +102,10 @@ class LightningHooks(WatchingCallback):
         self._attendance.load_state_dict(state_dict)
 
 
-def _number_keys(trainer: Any) -> None:
-    """Give each of several callbacks of one trainer a key of its own in checkpoints."""
+def _keys(trainer: Any) -> list[tuple[LightningHooks, str]]:
+    """Return, for each of several callbacks of one trainer, its key in checkpoints."""
     ours = [each for each in trainer.callbacks if isinstance(each, LightningHooks)]
-    for number, each in enumerate(ours):
-        each._key = _NAME if number == 0 else f"{_NAME}_{number + 1}"
+    return [(each, _NAME if at == 0 else f"{_NAME}_{at + 1}") for at, each in enumerate(ours)]
 
 
 def _library() -> Any:

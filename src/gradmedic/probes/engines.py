@@ -54,7 +54,8 @@ class EngineSteps:
         self._roster = roster
         self._stepped = stepped
         self._engine: weakref.ref[Any] | None = None
-        self._undo: Callable[[], None] | None = None
+        self._patch: _Patch | None = None
+        self._count: Callable[[], int] = int
 
     def attach(self, count: Callable[[], int]) -> None:
         """Be told of the steps of an engine among the models.
@@ -63,16 +64,32 @@ class EngineSteps:
             count: number of steps of all optimizers so far.
         """
         engine = next((model for model in self._roster.models.values() if is_engine(model)), None)
-        if engine is None or self._undo is not None:
+        if engine is None or self._patch is not None:
             return
-        self._engine = weakref.ref(engine)
-        self._undo = _patch(type(engine), self._after_step, count)
+        self._engine, self._count = weakref.ref(engine), count
+        self._patch = _patch_of(type(engine))
+        self._patch.listeners.add(self)
 
     def detach(self) -> None:
-        """Take the patch off."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        """Hear of no more steps; the patch goes with the last who heard of them."""
+        patch, self._patch = self._patch, None
+        if patch is not None:
+            patch.listeners.discard(self)
+            patch.take_off_if_unheard()
+
+    def count_for(self, engine: Any) -> int | None:
+        """Return how many steps all optimizers have made, None where this is not the engine that is watched."""
+        known = None if self._engine is None else self._engine()
+        return self._count() if known is engine else None
+
+    def after_step(self, counted: int) -> None:
+        """The engine has stepped; nothing is to be added where an optimizer's step was seen inside.
+
+        Args:
+            counted: steps of all optimizers before.
+        """
+        if self._count() == counted:
+            self._stepped()
 
     def norm(self) -> float | None:
         """Return the joint norm of the last step's gradients as the engine knows it, None where it does not."""
@@ -95,33 +112,63 @@ class EngineSteps:
             self.name = keepers[found[0]]
         return found
 
-    def _after_step(self, engine: Any, made: bool) -> None:
-        known = None if self._engine is None else self._engine()
-        if known is engine and made:
-            self._stepped()
+
+class _Patch:
+    """The `step` of a class of engines, wrapped once for all who watch; nothing is put on an engine itself.
+
+    Attributes:
+        listeners: who hears of the steps; held weakly.
+        step: what stands in the class for as long as anybody listens.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self.listeners: weakref.WeakSet[EngineSteps] = weakref.WeakSet()
+        self._owner = owner
+        self._original = owner.__dict__["step"]
+        self.step = self._wrapped()
+        owner.step = self.step
+
+    def take_off_if_unheard(self) -> None:
+        """Put the class's own `step` back once nobody listens."""
+        if len(self.listeners):
+            return
+        if self.is_on():  # else somebody has wrapped it since, and ours inside does nothing any more
+            self._owner.step = self._original
+        if _patches.get(self._owner) is self:
+            del _patches[self._owner]
+
+    def is_on(self) -> bool:
+        """Whether the class has this `step` itself, not inside another's."""
+        return self._owner.__dict__.get("step") is self.step
+
+    def _wrapped(self) -> Callable[..., Any]:
+        original = self._original
+
+        @functools.wraps(original)
+        def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            counts = [(each, each.count_for(engine)) for each in list(self.listeners)]
+            before = _steps_of(engine)
+            result = original(engine, *args, **kwargs)
+            # Where gradients are only accumulated there is nothing to add.
+            if not is_muted() and (before is None or _steps_of(engine) != before):
+                for listener, counted in counts:
+                    if counted is not None:
+                        listener.after_step(counted)
+            return result
+
+        return step
 
 
-def _patch(kind: type[Any], after: Callable[[Any, bool], None], count: Callable[[], int]) -> Callable[[], None]:
-    """Wrap the `step` of an engine's class; returns what takes it off again. Nothing is put on the engine itself."""
+#: Class that has the `step` -> its patch, for as long as anybody listens.
+_patches: dict[type[Any], _Patch] = {}
+
+
+def _patch_of(kind: type[Any]) -> _Patch:
     owner: Any = next(each for each in kind.__mro__ if "step" in each.__dict__)
-    original = owner.__dict__["step"]
-
-    @functools.wraps(original)
-    def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
-        before, steps = _steps_of(engine), count()
-        result = original(engine, *args, **kwargs)
-        # Where gradients are only accumulated, or another step was seen inside, there is nothing to add.
-        if not is_muted() and count() == steps:
-            after(engine, before is None or _steps_of(engine) != before)
-        return result
-
-    owner.step = step
-
-    def undo() -> None:
-        if owner.__dict__.get("step") is step:
-            owner.step = original
-
-    return undo
+    patch = _patches.get(owner)
+    if patch is None or not patch.is_on():
+        patch = _patches[owner] = _Patch(owner)
+    return patch
 
 
 def _steps_of(engine: Any) -> int | None:

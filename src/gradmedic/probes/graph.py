@@ -105,6 +105,28 @@ def reaches(root: torch.Tensor, sequence_numbers: set[int], limit: int = 64) -> 
     return False
 
 
+def nearest_parameter(roots: Iterable[torch.Tensor], limit: int = 4096) -> torch.nn.Parameter | None:
+    """Return the parameter that is reached first from the roots, level by level; None when there is none near.
+
+    It tells models apart without a walk over the whole graph: that of a last layer is a few nodes behind its loss, and
+    the same one in every step.
+    """
+    level = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Any] = set(level)
+    while level and len(seen) < limit:
+        below: list[Any] = []
+        for node in level:
+            for parent, _ in node.next_functions:
+                if parent is None or parent in seen:
+                    continue
+                if isinstance(leaf := getattr(parent, "variable", None), torch.nn.Parameter):
+                    return leaf
+                seen.add(parent)
+                below.append(parent)
+        level = below
+    return None
+
+
 def direct_leaves(node: Any, depth: int = 3) -> list[torch.Tensor]:
     """Return the leaves that a node uses itself, looking through a few views (a transposed weight, a cast)."""
     leaves: list[torch.Tensor] = []

@@ -20,6 +20,7 @@ from gradmedic.names import walk_modules
 from gradmedic.probes.leaves import tensor_leaves
 from gradmedic.probes.module_stats import RECTIFIERS, ModuleSample, active_units, measurable, measure_output
 from gradmedic.probes.preflight import compiled_graphs, takes_hooks
+from gradmedic.probes.replicas import note_wrapper
 from gradmedic.roster import Roster
 from gradmedic.stats import gradient_stats
 from gradmedic.torch_hooks import hook_outputs, passive
@@ -132,6 +133,7 @@ class ModuleProbe:
             if self.off or not torch.is_grad_enabled() or passive() or torch._C._get_tracing_state() is not None:
                 return
             try:
+                note_wrapper()
                 self._measure(name, kind, output)
             except Exception as error:
                 self._fail(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,18 @@ from gradmedic.frame import Frame
 from gradmedic.isolation import Isolation, part
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.forward_origin import find_forward_origin
-from gradmedic.probes.graph import walk
+from gradmedic.probes.graph import nearest_parameter, walk
 from gradmedic.probes.losses import LossMeter
 from gradmedic.probes.origin import Origin
 from gradmedic.probes.withheld import WithheldSteps
 from gradmedic.roster import Roster
 
+#: A search reads saved values on the host; models that are trained one after the other, or in turns, have one each.
+_MAX_SEARCHES = 8
+
 
 class OriginWatch:
-    """Looks once in a run behind a loss that is not finite, and behind the losses that follow a withheld step.
+    """Looks once for each model behind a loss that is not finite, and behind the losses that follow a withheld step.
 
     Args:
         roster: names of the parameters.
@@ -39,7 +43,7 @@ class OriginWatch:
         self._losses = losses
         self._on_host = on_host
         self._found: Origin | None = None
-        self._sought = False
+        self._sought: list[weakref.ref[torch.Tensor]] = []
 
     @part("origin")
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
@@ -62,13 +66,20 @@ class OriginWatch:
         return {**origin.to_event(), "step": first, "optimizer": frame.optimizer, "time": frame.time}
 
     def _look_behind_loss(self, roots: Sequence[torch.Tensor]) -> None:
-        if self._sought or any(root.device.type != "cpu" for root in roots):
+        if self._found is not None or len(self._sought) == _MAX_SEARCHES:
+            return
+        if any(root.device.type != "cpu" for root in roots):
             return
         lost = [root for root in roots if not _finite(root.detach())]
         if all(self._losses.overflowed(root) for root in lost):
             return
-        self._sought = True
-        if self._roster.discovering and self._fleet.empty:  # before the first step nobody has a name yet
+        nearest = nearest_parameter(lost)
+        if self._sought and (nearest is None or any(known() is nearest for known in self._sought)):
+            return
+        # Roots behind which no parameter is seen cannot be told apart: they get the first look, and no later one.
+        self._sought.append(weakref.ref(lost[0] if nearest is None else nearest))
+        unnamed = self._fleet.empty or (nearest is not None and self._roster.lookup(nearest) is None)
+        if self._roster.discovering and unnamed:  # before a model's first step nobody has named it yet
             self._roster.identify(walk(roots).order)
         self._found = find_forward_origin(roots, self._roster.name_of)
 

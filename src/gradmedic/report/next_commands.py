@@ -14,18 +14,20 @@ from gradmedic.diagnosis.finding import Finding
 from gradmedic.plain_text import plain
 
 
-def next_commands(run: Any, findings: Sequence[Finding], *, steps: int) -> list[str]:
+def next_commands(run: Any, findings: Sequence[Finding], *, steps: int, lang: str | None = None) -> list[str]:
     """Return the commands that a check-up ends with, the first one first.
 
     Args:
         run: with the folder that it lies in as `path`, or None there for one that is only in memory.
         findings: ranked.
         steps: optimizer steps of the run; without any there is nothing to show.
+        lang: the language that they are to name; None leaves it to the environment.
     """
-    commands = [f"gradmedic explain {findings[0].code}"] if findings else []
+    option = "" if lang is None else f" --lang {lang}"
+    commands = [f"gradmedic explain {findings[0].code}{option}"] if findings else []
     folder = getattr(run, "path", None)
     if steps and folder is not None:
-        commands.append(f"gradmedic report {quoted(folder)}")
+        commands.append(f"gradmedic report {quoted(folder)}{option}")
     return commands
 
 

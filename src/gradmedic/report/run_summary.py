@@ -14,6 +14,7 @@ from gradmedic.diagnosis.ranks import RankState, rank_states
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 from gradmedic.report.layer_flow import Flow, FlowSum
+from gradmedic.report.run_ending import RunEnding, ending_of
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class RunSummary:
         ranks: how far each rank of a job has come; empty for a run of one process.
         noise: the gradient noise scale; None for a run of one process.
         problems: what of the record could not be read.
+        ending: how the run ended; None where that is not known, as of one that still goes on.
     """
 
     steps: int = 0
@@ -71,6 +73,7 @@ class RunSummary:
     ranks: list[RankState] = field(default_factory=list)
     noise: NoiseScale | None = None
     problems: list[str] = field(default_factory=list)
+    ending: RunEnding | None = None
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ def summarize(run: Any) -> RunSummary:
     facts = _last_facts(run)
     _add_sizes(summary, facts)
     summary.ranks = rank_states(run)
+    summary.ending = ending_of(run, summary.ranks)
     summary.noise = noise_scale_of(run) if len(summary.ranks) > 1 else None
     summary.problems = list(getattr(run, "problems", ()))
     summary.not_judged = coverage.not_judged(facts)

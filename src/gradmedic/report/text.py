@@ -15,6 +15,7 @@ from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.actions import Action, expression
 from gradmedic.diagnosis.engine import in_language
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.ranks import rank_states
 from gradmedic.diagnosis.wording import counted
 from gradmedic.errors import InputError
 from gradmedic.plain_text import abridged
@@ -23,6 +24,7 @@ from gradmedic.report.facts_table import facts_table
 from gradmedic.report.next_commands import command_lines, next_commands
 from gradmedic.report.paragraph import Paragraph
 from gradmedic.report.probe_line import probe_line
+from gradmedic.report.run_ending import ending_of, ending_sentence, ending_text
 from gradmedic.report.run_summary import RunSummary, gradients_json, noise_json, summarize
 from gradmedic.report.text_words import WORDS
 
@@ -44,6 +46,7 @@ def render_checkup(
     lang: str = "en",
     console: Console | None = None,
     width: int | None = None,
+    name_lang: bool = False,
 ) -> str | None:
     """Show a run and its findings on one screen.
 
@@ -53,6 +56,7 @@ def render_checkup(
         lang: "en" or "zh".
         console: where to print; None returns the text, without colour.
         width: columns; by default the console's, or 80.
+        name_lang: whether the commands to type next name the language, since they would not choose it by themselves.
 
     Returns:
         None when printed to a console, else the text.
@@ -60,7 +64,7 @@ def render_checkup(
     wording.messages(lang)
     listed = [finding if finding.lang == lang else in_language(finding, lang) for finding in findings]
     columns = width or (console.width if console is not None else 80)
-    screen = _fitting(run, summarize(run), listed, lang, columns)
+    screen = _fitting(run, summarize(run), listed, lang, columns, name_lang=name_lang)
     if console is not None:
         console.print(screen, width=width, crop=False)
         return None
@@ -73,8 +77,9 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
     Args:
         findings: ranked, as `diagnose` returns them.
         format: "text" (one paragraph each), "markdown", or "json" (strict: one object with "run", "steps",
-            "findings", "not_judged" and "gradients").
-        run: the run they are of; its path and number of steps go into the JSON.
+            "ended", "findings", "not_judged" and "gradients").
+        run: the run they are of; its path and number of steps go into the JSON, and where something cut it short,
+            all formats say so.
         lang: "en" or "zh".
 
     Raises:
@@ -90,6 +95,7 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
         data = {
             "run": None if path is None else str(path),
             "steps": None if summary is None else summary.steps,
+            "ended": None if summary is None or summary.ending is None else summary.ending.to_json(),
             "findings": [finding.to_json() for finding in listed],
             "not_judged": [entry.to_json() for entry in (summary.not_judged if summary else ())],
             "gradients": [gradients_json(series) for series in (summary.series if summary else ())],
@@ -98,15 +104,19 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
             "problems": summary.problems if summary else [],
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=2)
+    ended = "" if run is None else ending_sentence(ending_of(run, rank_states(run)), lang)
     if format == "markdown":
-        return "\n".join(_markdown(listed, lang))
-    return "\n\n".join(_paragraphs(finding, lang) for finding in listed)
+        return "\n".join(_markdown(listed, ended, lang))
+    paragraphs = [_paragraphs(finding, lang) for finding in listed]
+    return "\n\n".join([*paragraphs, ended] if ended else paragraphs)
 
 
-def _fitting(run: Any, summary: RunSummary, findings: list[Finding], lang: str, width: int) -> Group:
+def _fitting(
+    run: Any, summary: RunSummary, findings: list[Finding], lang: str, width: int, *, name_lang: bool
+) -> Group:
     """Return the fullest screen that is no longer than a screen, or the shortest one there is."""
     for fullness in FULLNESS:
-        screen = Group(*_screen(run, summary, findings, lang, fullness))
+        screen = Group(*_screen(run, summary, findings, lang, fullness, name_lang=name_lang))
         if len(_lines(screen, width)) <= LINES:
             break
     return screen
@@ -121,7 +131,7 @@ def _lines(screen: RenderableType, width: int) -> list[str]:
 
 
 def _screen(
-    run: Any, summary: RunSummary, findings: list[Finding], lang: str, fullness: tuple[int, int]
+    run: Any, summary: RunSummary, findings: list[Finding], lang: str, fullness: tuple[int, int], *, name_lang: bool
 ) -> Iterator[RenderableType]:
     words = WORDS[lang]
     yield _verdict(summary, findings, lang)
@@ -136,7 +146,8 @@ def _screen(
     rest = findings[shown:]
     if rest:
         yield Text("  " + words["more"].format(n=len(rest), codes=_codes(rest)))
-    yield from command_lines(next_commands(run, findings, steps=summary.steps), words["next"])
+    commands = next_commands(run, findings, steps=summary.steps, lang=lang if name_lang else None)
+    yield from command_lines(commands, words["next"])
 
 
 def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Text:
@@ -146,10 +157,17 @@ def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Tex
     if not summary.steps and not findings:
         return Text(prefix + words["untrained"], style="bold yellow")
     steps = counted(summary.steps)
+    early = summary.ending if summary.ending is not None and summary.ending.early else None
+    ending = "" if early is None else ending_text(early, lang)
     if faults:
         found = words["found"].format(n=counted(len(faults)), steps=steps)
+        if ending:
+            found = words["found_until"].format(found=found, ending=ending)
         return Text(prefix + found, style=_STYLES[faults[0].severity])
     key = "notes" if findings else "healthy"
+    if ending:
+        until = words[f"{key}_until"].format(n=counted(len(findings)), ending=ending)
+        return Text(prefix + until, style="bold yellow")
     return Text(prefix + words[key].format(n=counted(len(findings)), steps=steps), style="bold green")
 
 
@@ -202,9 +220,12 @@ def _paragraphs(finding: Finding, lang: str) -> str:
     return "\n".join([str(finding), *(f"  {_follows(entry, lang)}" for entry in finding.folded)])
 
 
-def _markdown(findings: Sequence[Finding], lang: str) -> Iterator[str]:
+def _markdown(findings: Sequence[Finding], ended: str, lang: str) -> Iterator[str]:
     words = WORDS[lang]
     yield f"# {words['findings']}"
+    if ended:
+        yield ""
+        yield ended
     for finding in findings:
         severity = wording.messages(lang)["severity"][finding.severity]
         step = words["step"].format(step=finding.step)

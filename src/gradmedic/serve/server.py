@@ -98,9 +98,13 @@ def _hush() -> None:
         log.addFilter(_Malformed())
 
 
+#: What uvicorn says of each request that is no HTTP, or asks for another protocol.
+_UNWANTED = ("Invalid HTTP request", "Unsupported upgrade request", "No supported WebSocket library")
+
+
 class _Malformed(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Invalid HTTP request")
+        return not record.getMessage().startswith(_UNWANTED)
 
 
 def bind(port: int) -> socket.socket:

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from gradmedic.diagnosis import Finding
     from gradmedic.frame import Frame
 
-_HEADER = (*COLUMNS, "logged")
-_FINDING_HEADER = ("code", "name", "severity", "step", "optimizer", "where", "message")
+_HEADER = (*COLUMNS, "logged", "run")
+_FINDING_HEADER = ("code", "name", "severity", "step", "optimizer", "where", "message", "run")
 
 
 class Csv(BaseSink):
     """Writes a CSV file, UTF-8: one line a step, columns as in the record; nothing where a number is not known.
 
-    What was logged is one column of JSON. Findings go to `<name>-findings.csv`. A file of an earlier run is added to.
+    What was logged is one column of JSON. Findings go to `<name>-findings.csv`. A file of an earlier run is added
+    to; the column `run` has the name of the run's folder.
 
     Args:
         path: the file; folders are made.
@@ -59,7 +60,7 @@ class Csv(BaseSink):
         from gradmedic.record.strict_json import dumps
 
         values = [_cell(value) for value in scalars_of(frame).values()]
-        self._steps.write(_line([*values, dumps(dict(frame.logged)) if frame.logged else ""]))
+        self._steps.write(_line([*values, dumps(dict(frame.logged)) if frame.logged else "", _cell(self.run.name)]))
 
     def write_finding(self, finding: Finding) -> None:
         """Write a finding."""
@@ -67,7 +68,7 @@ class Csv(BaseSink):
             self._findings = _open(self.path.with_name(f"{self.path.stem}-findings.csv"), _FINDING_HEADER)
         where = "; ".join(finding.where)
         row = [finding.code, finding.name, finding.severity, finding.step, finding.optimizer, where, finding.message]
-        self._findings.write(_line([_cell(value) for value in row]))
+        self._findings.write(_line([_cell(value) for value in (*row, self.run.name)]))
 
     def finish(self) -> None:
         """Close the files."""
@@ -84,7 +85,9 @@ def _open(path: Path, header: tuple[str, ...]) -> Any:
         file.write(first)
     elif path.open("rb").read(len(first)) != first:
         file.close()
-        raise InputError(f"{path} holds something else than steps of gradmedic; name another file")
+        raise InputError(
+            f"{path} holds something else than the columns that this version of gradmedic writes; name another file"
+        )
     return file
 
 

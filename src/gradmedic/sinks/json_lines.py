@@ -21,7 +21,8 @@ class JsonLines(BaseSink):
     r"""Writes one object a line: `{"kind": "step", …}` or `{"kind": "finding", …}`.
 
     The JSON is strict and ASCII: NaN and infinities are the texts "NaN", "Infinity", "-Infinity"; what is not known
-    is null; control characters of hostile names are escaped. Each line is written whole and at once.
+    is null; control characters of hostile names are escaped. "run" is the name of the run's folder. Each line is
+    written whole and at once.
 
     Args:
         stream: a text stream, or the path of a file that lines are added to; None or "-" is stdout.
@@ -58,7 +59,13 @@ class JsonLines(BaseSink):
 
     def write(self, frame: Frame) -> None:
         """Write a step."""
-        row = {"kind": "step", **scalars_of(frame), "lrs": list(frame.lrs), "logged": dict(frame.logged)}
+        row = {
+            "kind": "step",
+            "run": self.run.name,
+            **scalars_of(frame),
+            "lrs": list(frame.lrs),
+            "logged": dict(frame.logged),
+        }
         if self._layers:
             from gradmedic.sinks.metric_table import layer_norms
 
@@ -67,7 +74,7 @@ class JsonLines(BaseSink):
 
     def write_finding(self, finding: Finding) -> None:
         """Write a finding."""
-        self._line({"kind": "finding", **finding.to_json(), "title": finding.title})
+        self._line({"kind": "finding", "run": self.run.name, **finding.to_json(), "title": finding.title})
 
     def finish(self) -> None:
         """Close the file; a stream that was given stays open."""

@@ -9,6 +9,7 @@ from gradmedic.errors import InputError
 from gradmedic.sinks.base import BaseSink
 from gradmedic.sinks.metric_state import MetricState
 from gradmedic.sinks.prometheus_families import registry_of, require_client
+from gradmedic.sinks.sink_checks import check_count
 
 if TYPE_CHECKING:
     from gradmedic.diagnosis import Finding
@@ -38,8 +39,9 @@ class Prometheus(BaseSink):
         super().__init__()
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
             raise InputError(f"Prometheus: expected a port from 0 to 65535, got {port!r}")
-        if not isinstance(top_layers, int) or top_layers < 0:
-            raise InputError(f"Prometheus: expected top_layers of at least 0, got {top_layers!r}")
+        if not isinstance(host, str) or not host.strip():
+            raise InputError(f'Prometheus: expected a host such as "127.0.0.1", got {host!r}')
+        check_count(top_layers, "Prometheus: top_layers", 0)
         self.port = port
         self.host = host
         self._state = MetricState(top_layers)

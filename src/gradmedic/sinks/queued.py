@@ -1,6 +1,7 @@
 """A sink behind a bounded queue, in a daemon thread: whatever it does, training does not wait for it.
 
-What is handed over is not copied: a frame is passed on only once nothing writes to it any more (see `feed`).
+A frame is queued only once nothing writes to it any more (see `feed`); a sink that is not ours gets a copy,
+made in its thread.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import time
 from typing import Any, NamedTuple
 
 from gradmedic.sinks.base import BaseSink, RunLabel
+from gradmedic.sinks.frame_copy import own_copy
+from gradmedic.sinks.sink_checks import check_count, check_seconds, check_sink
 from gradmedic.types import HISTOGRAM_BINS, Sink
 
 #: A backend may take a while to open, while a small model makes a hundred steps a second.
 CAPACITY = 8192
 #: Most numbers that may wait, of 8 bytes each.
 _MOST_NUMBERS = 4_000_000
+#: What an entry of a dict takes beside the characters of its key, and what one module's row takes.
+_ENTRY_NUMBERS, _MODULE_NUMBERS = 20, 64
 #: Room beyond the capacity that only findings may use: they are few, and matter more than one frame of thousands.
 _FOR_FINDINGS = 64
 _QUIET_SECONDS = 1.0
@@ -42,9 +47,12 @@ class Queued:
 
     Args:
         sink: has `emit(frame)`, `emit_finding(finding)`, `close()`; all are called in one thread.
-        capacity: frames that may wait (fewer, where their tables would take more than 32 MB); further ones are left
-            out, and counted.
-        patience: seconds that `close` waits for what is still to be written.
+        capacity: frames that may wait, >= 1 (fewer, where they would take more than 32 MB); further ones are left out,
+            and counted.
+        patience: seconds that `close` waits for what is still to be written, finite, >= 0.
+
+    Raises:
+        InputError: `sink` is a class or lacks a method, or a number is out of its range.
 
     Attributes:
         sent, dropped: frames and findings that the sink has taken, and that were left out or failed.
@@ -67,6 +75,9 @@ class Queued:
     direct = True  # it has its queue already
 
     def __init__(self, sink: Sink, *, capacity: int = CAPACITY, patience: float = PATIENCE) -> None:
+        check_sink(sink, "Queued")
+        check_count(capacity, "Queued: capacity", 1)
+        check_seconds(patience, "Queued: patience")
         self.sink = sink
         self.sent = 0
         self.trouble: str | None = None
@@ -74,6 +85,7 @@ class Queued:
         self.patience = patience
         self._capacity = capacity
         self._wants_frames = getattr(sink, "wants_frames", True)
+        self._reads_only = type(sink).__module__.startswith("gradmedic.sinks.")  # ours need no copy
         self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._refused = 0  # counted in the training thread
         self._lost = 0  # counted in the sink's
@@ -134,7 +146,7 @@ class Queued:
             return True
         if thread is threading.current_thread():  # closed by its own sink
             return True
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
         if thread.is_alive():
             self._lost += self._items.qsize()
             self.off = True
@@ -167,7 +179,7 @@ class Queued:
 
     def _work(self) -> None:
         while True:
-            holding = not self.off and isinstance(self.sink, BaseSink) and self.sink.holding
+            holding = self._holds_back()
             try:
                 item = self._items.get(timeout=_QUIET_SECONDS if holding else None)
             except queue.Empty:
@@ -187,6 +199,13 @@ class Queued:
         with contextlib.suppress(BaseException):
             self._close_sink()
 
+    def _holds_back(self) -> bool:
+        try:
+            return not self.off and isinstance(self.sink, BaseSink) and bool(self.sink.holding)
+        except BaseException as error:  # a property of a sink may raise what it likes
+            self._fail(error)
+            return False
+
     def _close_sink(self) -> None:
         try:
             self.sink.close()
@@ -195,7 +214,7 @@ class Queued:
 
     def _call(self, method: str, *content: Any) -> None:
         try:
-            getattr(self.sink, method)(*content)
+            getattr(self.sink, method)(*(content if self._reads_only else map(own_copy, content)))
         except BaseException as error:
             self._lost += len(content)
             if getattr(self.sink, "keeps_trying", False) and isinstance(error, Exception) and not _is_final(error):
@@ -235,7 +254,10 @@ def describe(error: BaseException, secrets: Any = ()) -> str:
 def _numbers_of(frame: Any) -> int:
     tensors = getattr(frame, "tensors", ())
     histograms = getattr(tensors, "log2_hist", None)
-    return 64 + len(tensors) * (16 if histograms is None else 16 + HISTOGRAM_BINS)
+    logged, modules = getattr(frame, "logged", ()), getattr(frame, "modules", ())
+    names = 0 if not logged else sum(map(len, logged)) // 8  # a character takes a byte, if it is ASCII
+    table = len(tensors) * (16 if histograms is None else 16 + HISTOGRAM_BINS)
+    return 64 + table + names + _ENTRY_NUMBERS * len(logged) + _MODULE_NUMBERS * len(modules)
 
 
 def _is_final(error: Exception) -> bool:

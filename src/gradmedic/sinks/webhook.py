@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, get_args
-from urllib.parse import urlsplit
 
 from gradmedic.errors import InputError
 from gradmedic.sinks.base import BaseSink
+from gradmedic.sinks.sink_checks import check_seconds
+from gradmedic.sinks.webhook_address import check_address, secrets_of
 from gradmedic.sinks.words import words
 from gradmedic.types import SEVERITIES, Severity
 
@@ -29,11 +31,11 @@ class Webhook(BaseSink):
     """Posts `{"text": "…"}` for findings of a severity or above.
 
     At most one message every `interval` seconds; findings in between are put together in the next one. A failed post
-    is tried again, three times in all, with growing pauses. The address is a secret: it is in no message, record or
-    `repr`.
+    is tried again, three times in all, with growing pauses. The address is a secret: no message, record or `repr` has
+    more of it than the host.
 
     Args:
-        url: http or https.
+        url: http or https; percent-encoded, and without a user name or password.
         severity: from which findings are posted: "info", "warning", "error" or "critical".
         interval: least seconds between two messages, >= 0.
 
@@ -49,14 +51,12 @@ class Webhook(BaseSink):
 
     def __init__(self, url: str, severity: Severity = "error", *, interval: float = 60.0) -> None:
         super().__init__()
-        self._shown = _check(url)
+        self._shown = check_address(url)
         if severity not in get_args(Severity):
             raise InputError(f"Webhook: expected a severity out of {', '.join(SEVERITIES)}, got {severity!r}")
-        if not interval >= 0:
-            raise InputError(f"Webhook: expected an interval of at least 0 seconds, got {interval!r}")
+        check_seconds(interval, "Webhook: interval")
         self._url = url
-        path = urlsplit(url).path
-        self.secrets = (url, path) if len(path) > 1 else (url,)
+        self.secrets = secrets_of(url)
         self._least = SEVERITIES.index(severity)
         self._severity = severity
         self._interval = interval
@@ -131,16 +131,23 @@ def _post(url: str, text: str) -> None:
             error.close()
             refused = 400 <= error.code < 500 and error.code not in (408, 429)
             if refused or error.code < 400:
-                raise InputError(
-                    f"the webhook's server answers {error.code} {error.reason}; check its address"
-                ) from None
-            failure, wait = f"it answers {error.code} {error.reason}", _asked_to_wait(error, pause)
-        except (OSError, ValueError) as error:  # no route, no such host, no answer in time
+                raise InputError(f"the webhook's server answers {_said(error)}; check its address") from None
+            failure, wait = f"it answers {_said(error)}", _asked_to_wait(error, pause)
+        except (ValueError, http.client.InvalidURL):  # its text shows the address; trying again is no use
+            raise InputError("the webhook's address, or that of the proxy, cannot be used; check both") from None
+        except OSError as error:  # no route, no such host, no answer in time
             failure, wait = f"it cannot be reached ({getattr(error, 'reason', error)})", pause
+        except http.client.HTTPException as error:  # its text is the server's
+            failure, wait = f"it does not answer as a web server does ({type(error).__name__})", pause
         if attempt + 1 < _ATTEMPTS:
             time.sleep(wait)
             pause *= 2
     raise ConnectionError(f"the webhook's server: {failure}")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return the code and its usual name: the server's own words may repeat the address."""
+    return f"{error.code} {http.client.responses.get(error.code, '')}".strip()
 
 
 def _send(url: str, body: bytes) -> None:
@@ -161,14 +168,3 @@ def _asked_to_wait(error: urllib.error.HTTPError, pause: float) -> float:
         return min(max(float(error.headers.get("Retry-After", pause)), pause), 5.0)
     except (TypeError, ValueError):
         return pause
-
-
-def _check(url: Any) -> str:
-    """Return the part of an address that may be shown, or raise InputError, which does not show it either."""
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError("Webhook: expected an address that begins with https:// or http:// (it is not shown here)")
-    return f"{parts.scheme}://{parts.hostname}/…"

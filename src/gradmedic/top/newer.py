@@ -53,7 +53,10 @@ class Neighbours:
 def holds_run(folder: Path) -> bool:
     """Whether a folder is a run folder."""
     try:
-        return any(is_record(entry.name) and not entry.name.startswith(".") for entry in folder.iterdir())
+        return any(
+            is_record(entry.name) and not entry.name.startswith(".") and not entry.is_fifo()
+            for entry in folder.iterdir()
+        )
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gradmedic.cli.checkup import shortest
+from gradmedic.cli.command import chosen_by_option
 from gradmedic.cli.demo.training import SICK, TREATED, Recipe, train
 from gradmedic.cli.session import examine
 from gradmedic.report.text import render_checkup
@@ -47,16 +48,17 @@ def perform(folder: Path, *, steps: int, lang: str, kept: bool) -> tuple[list[fl
     words = _WORDS[lang]
     sick = _watched(console, SICK, folder / "sick", steps, lang, words["sick"])
     run, findings = examine(folder / "sick", lang)
-    render_checkup(run, findings, lang=lang, console=console)
+    render_checkup(run, findings, lang=lang, console=console, name_lang=chosen_by_option(lang))
     treated = _watched(console, TREATED, folder / "treated", steps, lang, words["treated"])
     run, findings = examine(folder / "treated", lang)
-    render_checkup(run, findings, lang=lang, console=console)
+    render_checkup(run, findings, lang=lang, console=console, name_lang=chosen_by_option(lang))
     for name, losses in ((words["before"], sick), (words["after"], treated)):
         line = sparkline(losses, WIDTH)
         first, last = _number(losses[0]), _number(_tail(losses))
         console.print(words["line"].format(name=name, line=line, first=first, last=last), markup=False)
     if kept:
-        console.print(words["next"].format(folder=shortest(str(folder / "sick"))), markup=False)
+        option = f" --lang {lang}" if chosen_by_option(lang) else ""
+        console.print(words["next"].format(folder=shortest(str(folder / "sick"))) + option, markup=False)
     return sick, treated
 
 

@@ -62,9 +62,12 @@ class GraphLeak:
         self.thresholds = thresholds or Thresholds()
         self._states: dict[str, _State] = {}
         self._rows = RowMemory(["graph"])
+        self._looked_at: dict[str, int] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at sampled graphs; keep every step's time, and look at the times every ten steps."""
+        if any(row.get("what") == "loss" for row in view.frame.modules):
+            self._looked_at[view.frame.optimizer] = view.frame.step
         if self._rows.take(view):
             for series in self._rows.series(view, "graph"):
                 yield from self._carried(series)
@@ -111,8 +114,19 @@ class GraphLeak:
         if leaking and not state.looks:
             state.since = max(0, frame.step - limits.window + 1)
         state.looks = state.looks + 1 if leaking else 0
-        if state.looks >= limits.looks:
+        if state.looks >= limits.looks and not self._graphs_stand(view, state.since):
             yield self._draft(view, state, before, now, slope, rising)
+
+    def _graphs_stand(self, view: View, since: int) -> bool:
+        """Whether a graph that was looked at while times grew held nothing of earlier steps, or no more than before.
+
+        Then it is the machine that has become slower: others compute on it, or it is hot. A graph without old nodes has
+        no row of its own; the row of its loss says that it was looked at.
+        """
+        rows = [list(series)[-2:] for series in self._rows.series(view, "graph")]
+        if not rows:
+            return self._looked_at.get(view.frame.optimizer, -1) >= since
+        return all(each[-1].step >= since and each[-1].get("nodes") <= each[0].get("nodes") for each in rows)
 
     def _draft(self, view: View, state: _State, before: float, now: float, slope: float, rising: float) -> Draft:
         limits = self.thresholds

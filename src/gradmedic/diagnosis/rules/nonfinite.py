@@ -82,7 +82,7 @@ class NonFinite:
                 "op": str(origin.get("op") or ""),
                 "by_op": "@by_op" if origin.get("op") else "",
                 "rows": rows,
-                "in_rows": "@in_rows" if rows else "",
+                "in_rows": ("@in_row" if len(rows) == 1 else "@in_rows") if rows else "",
                 "at": "@at_where" if where else "",
                 "on_rank": "" if origin.get("rank") is None else "@on_rank",
                 "rank": origin.get("rank"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.gated import still_harmed
+from gradmedic.diagnosis.loss import STALL
+from gradmedic.diagnosis.module_rows import RowMemory, no_better_than_constant
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -33,6 +35,10 @@ class Thresholds:
     is a hundredth of what the learning rate was chosen for."""
     early: int = 50
     """Steps from the start of which all must be so, for a loss that does not fall."""
+    loss_share: float = 0.95
+    """Part of the loss of the best constant prediction from which on nothing is learned, as for GM509."""
+    samples: int = 3
+    """Sampled steps in a row at which it must be so."""
 
 
 class OverClipping:
@@ -45,10 +51,12 @@ class OverClipping:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
+        self._rows = RowMemory(["loss"])
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look every 50 steps once the window is full, and at the end; every ten at the start of a run that suffers."""
         limits = self.thresholds
+        self._rows.take(view)
         steps = view.history.steps
         if steps % 10 == 0 and limits.early <= steps < limits.warm_up + limits.window:
             yield from self._early(view)
@@ -63,6 +71,8 @@ class OverClipping:
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take a warning back when the loss falls after all; what is left of it is a note."""
+        if finding.params.get("harm") == "@harm_constant":
+            return not self._rows.learned(view, replace(finding, where=(str(finding.params.get("loss_of", "")),)))
         return still_harmed(finding, view)
 
     def _early(self, view: View) -> Iterator[Draft]:
@@ -84,13 +94,29 @@ class OverClipping:
         factor = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 1.0
         return share, factor
 
+    def _stuck_at_constant(self, view: View) -> str | None:
+        """Return the module whose loss is still that of a constant prediction, although it creeps down; None for none.
+
+        A step that clipping has made a small part of itself lets a loss fall by a few percent, and learns no more than
+        how frequent each label is.
+        """
+        limits = self.thresholds
+        if view.several_optimizers or not view.loss.trend > -STALL:
+            return None
+        for series in self._rows.series(view, "loss"):
+            weighted = series[-1].get("weighted") > 0
+            if not weighted and no_better_than_constant(series, limits.samples, limits.loss_share) is not None:
+                return series[-1].module
+        return None
+
     def _draft(self, view: View, share: float, factor: float, n: int) -> Draft:
         limits = self.thresholds
         norms = view.window("grad_norm", n)
         norms = norms[np.isfinite(norms)]
         typical = float(np.percentile(norms, 90)) if len(norms) else 0.0
-        harmed = view.harm.reason == "not_falling"
         variant = _variant(view)
+        stuck = None if view.harm or variant else self._stuck_at_constant(view)
+        harmed = view.harm.reason == "not_falling" or stuck is not None
         severity: Severity = "warning" if harmed and variant != "sign" else "info"
         return Draft(
             severity=severity,
@@ -107,7 +133,8 @@ class OverClipping:
                 "n": n,
                 "threshold": view.frame.clip_threshold,
                 "suggested": float(f"{typical:.2g}"),
-                "harm": view.harm.phrase,
+                "harm": view.harm.phrase if stuck is None else "@harm_constant",
+                "loss_of": stuck or "",
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
             },

@@ -1,0 +1,72 @@
+"""Folders for the runs of a trainer that trains more than once, in one process or in several at the same time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: In a folder whose record is just being begun; there for a moment.
+CLAIM = ".gradmedic-begins"
+
+
+def free_folder(record: str | Path | None) -> str | Path | None:
+    """Return a run folder that holds no run yet: the one that is asked for, or `<it>-2`, `<it>-3` …
+
+    A trainer is often run twice in one program. Ranks of a job share a folder, which is taken as it is.
+    """
+    if record is None or _is_shared() or not _is_taken(Path(record)):
+        return record
+    number = 2
+    while _is_taken(Path(f"{record}-{number}")):
+        number += 1
+    return f"{record}-{number}"
+
+
+@contextmanager
+def sole(folder: str | Path | None) -> Iterator[bool]:
+    """Begin a record in a folder while no other trainer can; says whether the folder is ours.
+
+    The processes of a grid search look for a free folder at the same moment, and all find the same one.
+
+    Args:
+        folder: as `free_folder` has returned it.
+    """
+    if folder is None or _is_shared():
+        yield True
+        return
+    place = Path(folder)
+    made = not place.exists()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(place / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        yield not place.is_dir()  # a file, or a folder that cannot be written: the recorder says it better
+        return
+    except OSError:
+        yield True
+        return
+    try:
+        yield not _holds_run(place)
+    finally:
+        with suppress(OSError):
+            (place / CLAIM).unlink()
+            if made:
+                place.rmdir()  # which fails where a record has begun
+
+
+def _is_taken(folder: Path) -> bool:
+    return _holds_run(folder) or (folder / CLAIM).exists()
+
+
+def _holds_run(folder: Path) -> bool:
+    from gradmedic.cli.folders import holds_run
+
+    return holds_run(folder)
+
+
+def _is_shared() -> bool:
+    from gradmedic.process_rank import rank_and_world
+
+    return rank_and_world()[1] > 1
