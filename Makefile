@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gradmedic/stats
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
-	-$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/triton "triton>=3.2"
+	-$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/triton "triton>=3.2"
 	touch $(STAMP)
 
 clean:
