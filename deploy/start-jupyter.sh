@@ -10,4 +10,4 @@ if [ "${#token}" -lt 16 ]; then
     exit 2
 fi
 # Jupyter reads JUPYTER_TOKEN by itself; as an argument it would be in the list of processes.
-exec jupyter lab --ip=0.0.0.0 --port=8888 --no-browser --ServerApp.root_dir=/work
+exec jupyter lab --ip=0.0.0.0 --port=8888 --no-browser --ServerApp.root_dir=/training
