@@ -111,3 +111,14 @@ def test_without_triton_torch_does_the_work_and_nothing_is_said(monkeypatch, cap
 
 def test_tensors_of_a_cpu_are_left_to_the_other_backends():
     assert not triton_backend.readable(torch.zeros(3))
+
+
+class Wrapped(torch.Tensor):
+    """Stands for a DTensor, whose own address is not that of its elements."""
+
+
+def test_the_address_of_a_subclass_is_never_given_to_a_kernel(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert triton_backend.readable(torch.zeros(3))
+    assert triton_backend.readable(torch.nn.Parameter(torch.zeros(3)))
+    assert not triton_backend.readable(torch.zeros(3).as_subclass(Wrapped))

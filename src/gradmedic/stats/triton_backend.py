@@ -47,7 +47,12 @@ def interpreted() -> bool:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether the kernels can read a tensor in place: dense, contiguous, of a type they know, on a device of theirs."""
+    """Whether the kernels can read a tensor in place: dense, contiguous, of a type they know, on a device of theirs.
+
+    Not a subclass: a DTensor's own address, for one, is not that of its elements, and would end the process.
+    """
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
     there = tensor.device.type in _DEVICES or (tensor.device.type == "cpu" and interpreted())
     return (
         there
