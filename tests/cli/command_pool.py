@@ -61,7 +61,7 @@ class Pool:
         return Forked(pid, line, os.fdopen(stdin, "wb", 0), *(os.fdopen(handle, "rb") for handle in ours))
 
     def run(
-        self, words: list[str], folder: Path, env: Mapping[str, str], stdin: bytes = b"", timeout: float = 100.0
+        self, words: list[str], folder: Path, env: Mapping[str, str], stdin: bytes = b"", timeout: float = 250.0
     ) -> Completed:
         """Do what `subprocess.run(..., capture_output=True)` does."""
         return self.start(words, folder, env).finish(words, stdin, timeout)
@@ -95,7 +95,7 @@ class Forked:
         self.pid, self.stdin, self.stdout, self.stderr = pid, stdin, stdout, stderr
         self._line = line
 
-    def finish(self, words: list[str], stdin: bytes = b"", timeout: float = 100.0) -> Completed:
+    def finish(self, words: list[str], stdin: bytes = b"", timeout: float = 250.0) -> Completed:
         """Feed, read and wait; what takes longer than `timeout` seconds is killed, with all that it has started."""
         late = threading.Event()
         clock = threading.Timer(timeout, lambda: (late.set(), os.killpg(self.pid, signal.SIGKILL)))
@@ -142,7 +142,8 @@ def _import_all() -> None:
         importlib.import_module(name)
     package = importlib.import_module("gradmedic")
     for module in pkgutil.walk_packages(package.__path__, "gradmedic."):
-        if not module.name.endswith(("__main__", "sitecustomize", "triton_kernels")):
+        # those left out act when they are imported, or need Triton
+        if not module.name.endswith(("__main__", "sitecustomize", "_kernels")):
             importlib.import_module(module.name)
     gc.freeze()  # a collection in a copy touches, and so copies, no page of what is shared
 

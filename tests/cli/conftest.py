@@ -26,7 +26,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def execute(words: list[str], folder: Path, stdin: bytes, env: dict[str, str]) -> Completed:
-    return subprocess.run(words, cwd=folder, input=stdin, capture_output=True, env=environment(**env), timeout=100)
+    return subprocess.run(words, cwd=folder, input=stdin, capture_output=True, env=environment(**env), timeout=250)
 
 
 @pytest.fixture
