@@ -91,6 +91,43 @@ def test_a_loss_that_is_lost(plain, tmp_path):
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["courses"][0]["partings"][0]["b"] == "NaN"
 
 
+def lost_from(step, *, guarded):
+    """Loss and gradients are NaN from a step on; a guard leaves these steps out."""
+
+    def change(at, values):
+        if at >= step:
+            values |= {"loss": math.nan, "grad_norm": math.nan, "skipped": guarded, "nonfinite": 2}
+
+    return change
+
+
+def test_nan_that_a_guard_left_out_is_not_the_nan_that_was_used(tmp_path):
+    """The recorded numbers are the same in both; the weights of one run are lost, those of the other are not."""
+    write_run(tmp_path / "a", change=lost_from(40, guarded=False))
+    write_run(tmp_path / "b", change=lost_from(40, guarded=True))
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    (course,) = found.courses
+    assert course.first_difference.columns == (("skipped", 0.0, 1.0),)
+    assert [(parting.column, parting.step) for parting in course.partings] == [("loss", 40), ("grad_norm", 40)]
+    assert course.skipped_alone == ((), (20, 40))
+    assert course.phases[-1].loss == (math.inf, None)
+    text = render_text(found, width=200)
+    assert "Skipped in B alone: 20 (first step 40); there the other's weights changed." in text
+    assert "B 跳过了 20 步（首次在第 40 步）" in render_text(found, lang="zh", width=200)
+
+
+def test_a_single_step_that_was_skipped_is_in_no_median(plain, tmp_path):
+    def change(step, values):
+        if step in (3, 4):
+            values |= {"loss": math.nan, "grad_norm": math.nan, "skipped": True, "nonfinite": 2}
+
+    write_run(tmp_path / "b", change=change)
+    (course,) = compare_runs(plain, tmp_path / "b").courses
+    assert course.skipped_alone == ((), (2, 3))
+    assert all(math.isfinite(value) for phase in course.phases for value in (*phase.loss, *phase.grad_norm))
+    assert course.partings == ()
+
+
 @pytest.mark.parametrize("what", ["histogram", "module"])
 def test_one_count_in_a_histogram_and_one_number_of_a_module(tmp_path, what):
     def spoil(step, values):

@@ -43,7 +43,7 @@ def train_probed(
         rows = probe.sample([loss]) if step % every == 0 else []
         if step < 3:
             losses += probe.loss_facts([loss], step)
-            inputs += [sample.read() for sample in sample_inputs((x,), {}, step)]
+            inputs += [sample.fact(sample.values.numpy()) for sample in sample_inputs((x,), {}, step)]
             facts = facts_of(recorder.models, recorder.optimizers)
             facts.losses, facts.inputs = list(losses), list(inputs)
             recorder.run.events.append(facts_event(facts, time=step + 0.5))

@@ -53,6 +53,62 @@ def test_units_of_nan_weights_are_not_called_dead():
     assert "GM303" not in {each.code for each in found[0].folded}
 
 
+class Spoil(torch.autograd.Function):
+    """Passes values on; what goes back has a row of the given value."""
+
+    @staticmethod
+    def forward(ctx, x, value):
+        ctx.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        grad[0] = ctx.value
+        return grad, None
+
+
+def spoilt_training(value: float, clip: bool, **settings: Any) -> tuple[gm.Monitor, Finding, nn.Module]:
+    """Four steps; in the last the gradient of the hidden layer is spoilt, and that of the head is not."""
+    torch.manual_seed(0)
+    hidden, head = nn.Linear(8, 16), nn.Linear(16, 4)
+    model = nn.Sequential(hidden, head)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gm.watch(model, optimizer, strict=True, **settings) as monitor:
+        for step in range(4):
+            optimizer.zero_grad()
+            made = hidden(torch.randn(5, 8))
+            loss = head(Spoil.apply(made, value) if step == 3 else made).square().mean()
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return monitor, next(each for each in monitor.diagnose() if each.code == "GM201"), head
+
+
+def test_a_nan_that_the_scripts_own_clip_spread_is_said_to_be():
+    """Without the clip the head would have kept its weights: what torch does with a NaN norm is seen in them."""
+    _, alone, head = spoilt_training(NAN, clip=False)
+    assert torch.isfinite(head.weight).all()
+    assert "clip" not in alone.message
+    monitor, spread, head = spoilt_training(NAN, clip=True)
+    assert head.weight.isnan().all()
+    assert spread.where == alone.where == ("0.bias", "0.weight")
+    assert "The script's own clip then spread it" in spread.message
+    assert "2 tensors with finite gradients" in spread.message
+    assert "error_if_nonfinite=True" in " ".join(remedy.text for remedy in spread.remedies)
+    assert "error_if_nonfinite" in gm.diagnose(monitor.run, lang="zh")[0].message
+
+
+def test_an_infinite_norm_spreads_nothing_and_our_own_clip_neither():
+    _, infinite, head = spoilt_training(float("inf"), clip=True)
+    assert torch.isfinite(head.weight).all()
+    assert "spread" not in infinite.message
+    _, ours, head = spoilt_training(NAN, clip=False, transform=gm.clip.norm(1.0))
+    assert torch.isfinite(head.weight).all()
+    assert "spread" not in ours.message
+
+
 @pytest.mark.parametrize(
     ("curve", "expected"),
     [([1.0] * 200, ["GM303"]), ([1.0] * 60 + [NAN] * 140, []), ([1.0] * 60 + [NAN] + [1.0] * 139, ["GM303"])],

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
+
 import pytest
+import torch
 
 import gradmedic as gm
 from gradmedic.diagnosis import Draft, Engine
@@ -78,3 +82,45 @@ def test_an_engine_with_both_keeps_both():
     for frame in Run().frames():
         engine.on_frame(frame)
     assert "X1" in [finding.code for finding in engine.finish()]
+
+
+def trained(steps=5, **settings):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gm.watch(model, optimizer, **settings) as monitor:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().mean().backward()
+            optimizer.step()
+    return monitor
+
+
+def test_a_monitor_judges_anew_by_the_rules_that_it_was_given(tmp_path):
+    """A rule that counts has counted once by then: the record is judged by one that has not."""
+    monitor = trained(rules=[Own()], record=tmp_path / "run")
+    for findings in (monitor.findings, monitor.diagnose(), monitor.diagnose()):
+        assert [(each.code, each.message) for each in findings] == [("X1", "5 steps of {braces}")]
+    assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["settings"]["rules"] == ["X1 own"]
+
+
+def test_a_monitor_judges_anew_by_the_limits_that_it_was_given():
+    assert [each.code for each in trained(rules=["GM412"], limits=1e-9).diagnose()] == ["GM412"]
+    assert trained(rules=["GM201"], limits=1e-9).diagnose() == []
+
+
+def test_figures_of_a_monitor_show_what_its_rules_found():
+    from gradmedic.plot.source import findings_of, views_of
+
+    monitor = trained(rules=[Own()])
+    assert [(each.code, each.lang) for each in findings_of(views_of(monitor), "zh")] == [("X1", "zh")]
+    assert "X1" not in [each.code for each in findings_of(views_of(monitor.run))]
+
+
+def test_a_rule_that_cannot_be_copied_is_watched_with_and_named_when_a_copy_is_needed():
+    own = Own()
+    own.lock = threading.Lock()
+    monitor = trained(rules=[own])
+    assert [each.code for each in monitor.findings] == ["X1"]
+    with pytest.raises(InputError, match=r"read `monitor\.findings`"):
+        monitor.diagnose()

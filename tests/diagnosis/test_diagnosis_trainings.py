@@ -9,6 +9,7 @@ import torch
 from diagnosis_frames import digits, mlp, train
 from torch import nn
 
+import gradmedic as gm
 from gradmedic.diagnosis import diagnose
 
 
@@ -51,6 +52,25 @@ def test_twenty_sigmoid_layers_vanish(make):
     assert found[0].severity == "error"
     assert found[0].where[0] == "0.bias"  # the first layer
     assert 0.1 < found[0].params["per_layer"] < 0.35  # sigmoid' <= 1/4
+    assert found[0].remedies[0].text.startswith("If hidden layers have sigmoid or tanh")  # no modules were sampled
+
+
+@pytest.mark.parametrize(("kind", "says"), [(nn.Tanh, "instead of tanh"), (nn.GELU, "activation (Gelu) is not")])
+def test_the_remedy_for_vanishing_gradients_speaks_of_the_activations_that_are_there(kind, says):
+    """A chain of layers whose weights begin at a third of what keeps the signal, whatever lies between them."""
+    model = mlp(20, activation=kind, gain=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    draw = digits()
+    with gm.watch(model, optimizer, rules=["GM301"]) as monitor:
+        for step in range(60):
+            x, y = draw(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    (found,) = monitor.diagnose()
+    said = " ".join(remedy.text for remedy in found.remedies)
+    assert says in said
+    assert "sigmoid" not in said
 
 
 def test_thirty_layers_of_half_he_vanish_although_weight_gradients_are_level():

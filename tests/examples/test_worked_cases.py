@@ -26,24 +26,24 @@ FOUND = {
 }
 
 
-def run_case(name, folder, monkeypatch):
-    """Run a case as its own command line does."""
-    spec = importlib.util.spec_from_file_location(f"case_{name}", CASES / f"{name}.py")
+def drawing():
+    """Return the command that redraws the page's pictures, as a module."""
+    spec = importlib.util.spec_from_file_location("draw_cases", CASES / "draw.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr("sys.argv", [f"{name}.py", "--quick", "--out", str(folder)])
-    from matplotlib import pyplot
-
-    module.main()
-    pyplot.close("all")
     return module
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # ten seconds each where nothing else runs
 @pytest.mark.parametrize("name", FOUND)
-def test_a_case_finds_what_it_is_about(name, tmp_path, monkeypatch, capsys):
-    module = run_case(name, tmp_path, monkeypatch)
+def test_a_case_finds_what_it_is_about(name, tmp_path, capsys):
+    """Run by the command that draws the page's pictures, which come out as well, each under its name on the page."""
+    draw = drawing()
+    module = draw.draw(name, tmp_path, tmp_path / "page", quick=True)
+    drawn = {picture.name for picture in (tmp_path / "page").iterdir()}
+    assert drawn == draw.pictures_of(name).keys()
+    assert len(drawn) >= 2
     printed = capsys.readouterr().out
     for run, codes in FOUND[name].items():
         opened = gm.open_run(tmp_path / run)
@@ -102,10 +102,29 @@ CHECKS = {
 
 def test_every_case_is_on_the_page_and_every_picture_is_there_and_small():
     page = PAGE.read_text("utf-8")
-    assert {path.stem for path in CASES.glob("*.py")} == set(FOUND)
+    assert {path.stem for path in CASES.glob("*.py")} - {"draw"} == set(FOUND) == set(drawing().PREFIXES)
     for name in FOUND:
         assert f"examples/cases/{name}.py" in page
     pictures = re.findall(r"\]\((images/cases/[^)]+)\)", page)
     assert len(set(pictures)) == len(pictures) >= 12
     assert {PAGE.parent / picture for picture in pictures} == set((PAGE.parent / "images" / "cases").iterdir())
     assert all((PAGE.parent / picture).stat().st_size < 80_000 for picture in pictures)
+    drawn = [name for case in FOUND for name in drawing().pictures_of(case)]
+    assert sorted(f"images/cases/{name}" for name in drawn) == sorted(pictures)
+
+
+def test_the_command_draws_what_it_is_asked_for(tmp_path, monkeypatch, capsys):
+    draw = drawing()
+    asked = []
+    monkeypatch.setattr(draw, "draw", lambda *given: asked.append(given))
+    monkeypatch.setattr("sys.argv", ["draw.py", "vit_heads", "--quick", "--pictures", str(tmp_path)])
+    draw.main()
+    assert [(case, pictures, quick) for case, _, pictures, quick in asked] == [("vit_heads", tmp_path, True)]
+    monkeypatch.setattr("sys.argv", ["draw.py"])
+    draw.main()
+    assert [(case, pictures, quick) for case, _, pictures, quick in asked[1:]] == [
+        (case, PAGE.parent / "images" / "cases", False) for case in FOUND
+    ]
+    monkeypatch.setattr("sys.argv", ["draw.py", "no_such_case"])
+    with pytest.raises(SystemExit):
+        draw.main()

@@ -21,6 +21,7 @@ from gradmedic import torch_hooks
 from gradmedic.integrations import keras_steps
 from gradmedic.integrations.keras import GradMedicCallback
 from gradmedic.record import open_run
+from gradmedic.watching import watch_process
 
 NAMES = [f"sequential/dense{at}/{part}" for at in ("", "_1") for part in ("kernel", "bias")]
 
@@ -259,3 +260,48 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch):
     names = run_example("Keras", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "keras").steps.num_rows == 24
     assert names["frame"].grad_norm_post <= 1.0 + 1e-5
+
+
+def test_a_step_that_is_compiled_as_a_whole_is_left_alone_and_that_is_said(monkeypatch, capsys, tmp_path):
+    """Seen from inside, its clipped gradients pass for unclipped ones. torch's compiler is left out, for its time."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    callback = GradMedicCallback(tmp_path / "run")
+    model = make_model(global_clipnorm=0.1)
+    model.jit_compile = True
+    fit(model, callback, epochs=2)
+    assert callback.monitor is None
+    assert not (tmp_path / "run").exists()
+    said = capsys.readouterr().err
+    assert said.count("jit_compile=True compiles the whole training step") == 1
+    assert "goes on" in said
+    twin = make_model(global_clipnorm=0.1)
+    fit(twin, epochs=2)
+    assert all(torch.equal(a.value, b.value) for a, b in zip(model.weights, twin.weights, strict=True))
+    again = make_model(global_clipnorm=0.1)
+    fit(again, second := GradMedicCallback())
+    assert second.monitor.latest.clipped
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_so_it_is_under_gradmedic_run(early, monkeypatch, capsys):
+    """Which begins to hear at the first backward call, in the midst of a step whose function was made before."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    stop = keras_steps.hear() if early else None
+    scale = keras.optimizers.SGD.scale_loss
+
+    def scale_loss(self, loss):
+        nonlocal stop
+        stop = stop or keras_steps.hear()
+        return scale(self, loss)
+
+    monkeypatch.setattr(keras.optimizers.SGD, "scale_loss", scale_loss)
+    try:
+        with watch_process(record=None, strict=True) as monitor:
+            model = make_model(global_clipnorm=0.1)
+            model.jit_compile = True
+            fit(model)
+        assert not any(frame.clipped for frame in monitor.run.frames())
+        assert monitor.diagnose() == []
+    finally:
+        stop()
+    assert capsys.readouterr().err.count("jit_compile=True") == 1

@@ -7,6 +7,7 @@ from record_samples import assert_same_frame, frame
 from gradmedic.errors import InputError
 from gradmedic.frame import Frame, TensorTable
 from gradmedic.record import MemoryRecorder, Recorder, open_run
+from gradmedic.record.processes import in_order_of_beginning
 
 
 def norms(**values):
@@ -161,6 +162,27 @@ def test_ranks_and_restarts_share_a_folder(tmp_path):
     assert run.meta["host"] == "b"
     assert run.meta["rank"] == 0
     assert run.problems == []
+
+
+def test_restarts_keep_their_order_when_the_clock_was_set_back(tmp_path):
+    """Each attempt an hour, by its clock, before the one that it replaced."""
+    for back, steps in enumerate((range(3), range(2, 5), range(4, 6), range(6, 7))):
+        recorder = Recorder(tmp_path, meta={}, join=back > 0)
+        for step in steps:
+            recorder.put(frame(step, tensors=2, time=1e9 - 3600 * back + step), keep=True)
+        recorder.close()
+    run = open_run(tmp_path)
+    assert run.series("step").tolist() == run.matrix("norm")[0].tolist() == [0, 1, 2, 2, 3, 4, 4, 5, 6]
+    assert [each.step for each in run.frames()] == [0, 1, 2, 2, 3, 4, 4, 5, 6]
+    assert run.steps["step"].to_pylist() == [0, 1, 2, 2, 3, 4, 4, 5, 6]
+
+
+def test_a_process_without_a_count_is_placed_by_its_clock():
+    """A fork writes no run file of its own: it follows the attempt in which it began."""
+    begun = {(0, "a"): 100.0, (0, "b"): 50.0, (0, "fork"): 60.0, (0, "early"): 10.0}
+    order = in_order_of_beginning(begun, {(0, "a"): 0, (0, "b"): 1})
+    assert [process for _, process in order] == ["early", "a", "b", "fork"]
+    assert in_order_of_beginning(begun, {}) == sorted(begun, key=begun.__getitem__)
 
 
 def test_a_record_is_read_while_it_is_written(tmp_path):

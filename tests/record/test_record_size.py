@@ -25,12 +25,12 @@ def test_five_thousand_parameters_and_two_thousand_records_stay_within_the_budge
     shared = table(5000)
     largest, seconds = 0, []
     for step in range(2000):
-        begin = time.perf_counter()
+        begin = time.process_time()  # the thread that writes included, other programs on a busy machine not
         recorder.put(Frame(step, "adam", loss=1.0, tensors=shared), keep=True)
         if step % 50 == 49:
             recorder.flush(None)
             largest = max(largest, size_of(tmp_path))
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     recorder.close()
     assert max(largest, size_of(tmp_path)) <= budget
     assert recorder.problem is None

@@ -216,7 +216,7 @@ def test_a_limit_on_file_size_is_met_with_further_files(tmp_path):
 def run_python(code, folder, check=0):
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), paths], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, str(folder), paths], capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == check, done.stderr
     return done.stdout

@@ -80,10 +80,21 @@ def test_the_checkup_shows_both_and_json_holds_them():
     text = render_checkup(run, [], width=140)
     assert "carried by     layers.1 64%, layers.0 36%" in text
     assert "gradient rms 0.75 (median)" in text
-    assert "5 → 5 → 5 (pre-clip; early, middle, late; large models often 10–1000, 1–100, 0.1–10)" in text
+    assert "5 → 5 → 5 (pre-clip; early, middle, late)" in text
     data = json.loads(render_findings([], "json", run))
     assert data["gradients"] == [gradients_json(summarize(run).series[0])]
     assert data["gradients"][0]["norm_phases"] == [5.0, 5.0, 5.0]
+
+
+def test_what_is_usual_for_large_models_is_told_of_them_alone():
+    def shown(elements: int) -> str:
+        weight = ParameterFact("layers.0.weight", "layers.0", "Linear", (elements,), numel=elements)
+        facts = {"kind": "facts", "facts": Facts(parameters={"layers.0.weight": weight}).to_json(), "time": -1.0}
+        return render_checkup(FakeRun([frame(step, [3.0, 4.0]) for step in range(6)], [facts]), [], width=140)
+
+    usual = "large models often 10–1000, 1–100, 0.1–10"
+    assert usual in shown(10_000_000)
+    assert usual not in shown(9_999_999)
 
 
 def test_what_was_not_seen_is_said_not_to_be_judged():

@@ -116,3 +116,48 @@ def test_evidence_is_named_in_the_language_of_the_text_and_in_english_in_json():
     assert json.loads(render_findings(found, "json", lang="zh"))["findings"][0]["evidence"][0]["name"] == (
         "pre-clip gradient norm"
     )
+
+
+def clipped_run(steps, factor, *, step_seconds=0.003, own=0.00009):
+    made = frames([2.0] * steps, [1.0 / factor] * steps)
+    for frame in made:
+        frame.clipped, frame.clip_scale, frame.clip_threshold = True, factor, 1.0
+        frame.step_seconds, frame.overhead_seconds = step_seconds, own
+    return FakeRun(made)
+
+
+def test_clipping_tells_its_factor_and_when_it_is_too_soon_to_judge():
+    """Healthy beside "clipped 100 %" reads as a contradiction, unless it says that GM403 has not looked yet."""
+    soon = render_checkup(clipped_run(16, 0.02), [], width=200)
+    assert "16 steps (100%), median factor 0.02; whether that is too much is judged from 50 steps on" in soon
+    assert "16 步（100%），系数中位数 0.02；满 50 步后才判断" in render_checkup(
+        clipped_run(16, 0.02), [], lang="zh", width=200
+    )
+    for steps, factor in ((50, 0.02), (16, 0.5)):
+        text = render_checkup(clipped_run(steps, factor), [], width=200)
+        assert f"{steps} steps (100%), median factor {factor}" in text
+        assert "judged from" not in text
+
+
+def test_skipped_steps_have_no_factor():
+    run = clipped_run(4, 0.25)
+    run.recorded[0].skipped, run.recorded[0].clip_scale = True, 0.0
+    run.recorded[1].clip_scale = math.nan
+    assert summarize(run).clip_factor == 0.25
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_seconds", "own", "says", "silent"),
+    [
+        (100, 0.003, 0.0018, "60% of the step time (1.8 ms of 3 ms a step): a fixed cost", "--steps"),
+        (400, 0.003, 0.0018, "--steps 300 is enough for a check-up", "never"),
+        (100, 0.003, 0.0003, "10% of the step time", "fixed"),
+        (100, 3.0, 1.8, "60% of the step time", "fixed"),
+    ],
+)
+def test_watching_that_costs_much_of_short_steps_says_why(steps, step_seconds, own, says, silent):
+    run = clipped_run(steps, 0.5, step_seconds=step_seconds, own=own)
+    assert summarize(run).step_seconds == pytest.approx(step_seconds)
+    text = render_checkup(run, [], width=200)
+    assert says in text
+    assert silent not in text

@@ -56,7 +56,10 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Medians over a third of the common steps: [first, last] of them, loss and pre-clip norm in A and in B."""
+    """Medians over a third of the common steps: [first, last] of them, loss and pre-clip norm in A and in B.
+
+    Steps that were skipped are left out.
+    """
 
     first: int
     last: int
@@ -77,6 +80,8 @@ class Course:
         partings: where they differ by more than the tolerance, for good; at most one for each curve.
         phases: early, middle and late; empty without common steps.
         clipped, skipped: shares of steps in A and in B.
+        skipped_alone: (number, first) of the common steps that A skipped and B did not, and the other way round; ()
+            where there is none.
     """
 
     a: str
@@ -89,6 +94,7 @@ class Course:
     phases: tuple[Phase, ...]
     clipped: tuple[float, float]
     skipped: tuple[float, float]
+    skipped_alone: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from gradmedic.record.arrays import Array, as_floats, to_numpy, valid_of
 #: Scalars that two equal trainings share; times, and what counts rows of the record, are left out.
 SCALARS = (
     "loss",
+    "skipped",
     "lr",
     "grad_norm",
     "grad_norm_post",
@@ -25,7 +26,6 @@ SCALARS = (
     "clipped",
     "transform_scale",
     "transform_threshold",
-    "skipped",
     "loss_scale",
     "nonfinite",
     "micro_batches",
@@ -61,16 +61,29 @@ def first_difference(common: CommonSteps, tables: CommonTables) -> FirstDifferen
 def partings(common: CommonSteps, tolerance: float, sustained: int) -> list[Parting]:
     """Return where each curve differs by more than the tolerance for so many steps, or to the end."""
     found = []
+    skipped = _skipped(common.a), _skipped(common.b)
     for name in CURVES:
         a, b = as_floats(common.a[name]), as_floats(common.b[name])
         known = ~(_unknown(common.a[name]) | _unknown(common.b[name]))
-        at = parting_place(a, b, known, tolerance, sustained)
+        # Two NaN are alike, but not what became of them: one run has used its own, the other has left the step out.
+        undone = (skipped[0] != skipped[1]) & ~np.isfinite(a) & ~np.isfinite(b)
+        at = parting_place(a, b, known, tolerance, sustained, undone)
         if at is not None:
             found.append(Parting(name, int(common.steps[at]), float(a[at]), float(b[at])))
     return found
 
 
-def parting_place(a: Array, b: Array, known: Array, tolerance: float, sustained: int) -> int | None:
+def skipped_alone(common: CommonSteps) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (number, first) of the steps that A skipped and B did not, and the other way round; () without any."""
+    a, b = _skipped(common.a), _skipped(common.b)
+    places = np.flatnonzero(a & ~b), np.flatnonzero(b & ~a)
+    made = [(len(each), int(common.steps[each[0]])) if len(each) else () for each in places]
+    return made[0], made[1]
+
+
+def parting_place(
+    a: Array, b: Array, known: Array, tolerance: float, sustained: int, apart_too: Array | None = None
+) -> int | None:
     """Return the first place from which two curves differ by more than the tolerance at every known one of `sustained`.
 
     Args:
@@ -78,6 +91,7 @@ def parting_place(a: Array, b: Array, known: Array, tolerance: float, sustained:
         known: where both were recorded [N].
         tolerance: of |a - b| / max(|a|, |b|).
         sustained: >= 1; a stretch that reaches the last known place may be shorter.
+        apart_too: places that differ whatever the values say [N].
 
     Returns:
         The place in the arrays, None when there is none. A value that is not finite differs from any that is.
@@ -89,6 +103,8 @@ def parting_place(a: Array, b: Array, known: Array, tolerance: float, sustained:
     """
     places = np.flatnonzero(known)
     apart = _apart(a[places], b[places], tolerance)
+    if apart_too is not None:
+        apart |= apart_too[places]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], apart, [False]]).astype(np.int8)))
     for start, stop in edges.reshape(-1, 2).tolist():
         if stop - start >= sustained or stop == len(places):
@@ -97,7 +113,7 @@ def parting_place(a: Array, b: Array, known: Array, tolerance: float, sustained:
 
 
 def phases(common: CommonSteps) -> list[Phase]:
-    """Return medians over the early, middle and late third of the common steps."""
+    """Return medians over the early, middle and late third of the common steps, of those that were not skipped."""
     count = len(common.steps)
     edges = [0, count // 3, 2 * count // 3, count] if count >= 3 else ([0, count] if count else [0])
     curves = {name: (_known(common.a, name), _known(common.b, name)) for name in CURVES}
@@ -158,10 +174,16 @@ def _unknown(column: pa.ChunkedArray) -> Array:
 
 
 def _known(table: pa.Table, name: str) -> Array:
-    """Return a curve [N] with infinity for a measured NaN, so that NaN means *not known*."""
+    """Return a curve [N] with infinity for a measured NaN, so that NaN means *not known*, or of a skipped step."""
     values = as_floats(table[name])
     values[np.isnan(values) & ~_unknown(table[name])] = math.inf
+    values[_skipped(table)] = math.nan
     return values
+
+
+def _skipped(table: pa.Table) -> Array:
+    skipped: Array = as_floats(table["skipped"]) == 1
+    return skipped
 
 
 def _median(values: Array) -> float | None:

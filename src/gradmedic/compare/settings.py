@@ -10,7 +10,7 @@ from gradmedic.compare.comparison import Difference, Section
 from gradmedic.facts import Facts
 
 #: Of a run's description: what differs between any two runs, or is compared elsewhere.
-_LEFT_OUT = frozenset({"pid", "created", "process", "rank", "format", "models", "command", "limits"})
+_LEFT_OUT = frozenset({"pid", "created", "process", "attempt", "rank", "format", "models", "command", "limits"})
 _SETTINGS = "settings"
 
 

@@ -82,6 +82,9 @@ def _sentences(course: Course, comparison: Comparison, lang: str) -> Iterator[st
     yield words[key].format(step=first.step, last=first.step - 1, how=how)
     if first.tensors and first.tensor_step is not None:
         yield words["tensors_first"].format(step=first.tensor_step, names=_names(first.tensors, lang))
+    for which, alone in zip("AB", course.skipped_alone, strict=True):
+        if alone:
+            yield words["skipped_alone"].format(which=which, n=alone[0], step=alone[1])
     tolerance = wording.share(comparison.tolerance)
     parted = {parting.column: parting for parting in course.partings}
     for curve in ("loss", "grad_norm"):

@@ -96,6 +96,7 @@ HINTS: Mapping[str, str] = {
     "pairing": "look at whether inputs and targets belong together",
     "pipeline": "look at what feeds the model",
     "qk-norm": "normalise queries and keys",
+    "raise": "let a call raise instead of going on",
     "rebuild": "build the optimizer anew",
     "reduction": "a mean in place of a sum, or no further division",
     "regularize": "augmentation, dropout, penalties, label noise",

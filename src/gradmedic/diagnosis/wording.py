@@ -50,6 +50,13 @@ class Counted(str):
         return word if spec.startswith("!") else f"{self} {word}"
 
 
+class _Values(dict[str, str]):
+    """Texts of placeholders; one that a finding of an older version does not have is left empty."""
+
+    def __missing__(self, key: str) -> str:
+        return Counted("")
+
+
 @lru_cache(maxsize=4)
 def messages(lang: str) -> Mapping[str, Any]:
     """Return the message file of a language, read once, when first needed.
@@ -163,7 +170,7 @@ def placeholders(template: str) -> frozenset[str]:
 
 
 def _plain(params: Mapping[str, Any], lang: str, *, nested: bool) -> dict[str, str]:
-    return {key: _text(value, params, lang, nested=nested) for key, value in params.items()}
+    return _Values({key: _text(value, params, lang, nested=nested) for key, value in params.items()})
 
 
 def _text(value: Any, params: Mapping[str, Any], lang: str, *, nested: bool) -> str:

@@ -110,7 +110,7 @@ class Attendance:
         self._open = False
         if self._guest or self.monitor is None:
             return
-        from gradmedic.monitor import ending
+        from gradmedic.settings import ending
 
         self.monitor.close(reason if isinstance(reason, str) else ending(reason))
 

@@ -21,6 +21,7 @@ class KerasHooks(WatchingCallback):
 
     Pre-clip gradients are those that the optimizer gets before `clipnorm`, `global_clipnorm` or `clipvalue`, unscaled,
     and accumulated where `gradient_accumulation_steps` is set. Metrics are logged with the last step of each epoch.
+    A model that was compiled with `jit_compile=True` is not watched, which is said; `monitor` is then None.
 
     Example:
         >>> from gradmedic.integrations.keras import GradMedicCallback  # doctest: +SKIP
@@ -32,9 +33,11 @@ class KerasHooks(WatchingCallback):
     @guarded
     def on_train_begin(self, logs: Any = None) -> None:
         """Training begins."""
-        from gradmedic.integrations.keras_steps import hear
+        from gradmedic.integrations.keras_steps import hear, leave_out
 
         model: Any = self.model  # type: ignore[attr-defined]
+        if leave_out(model):
+            return
         self._attendance.begin(model if model.built else None)
         if self._stop_hearing is None:
             self._stop_hearing = hear()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from gradmedic.torch_hooks import ClipCall
 
 _BASE = "keras.src.optimizers.base_optimizer"
 _PARALLEL = "keras.src.backend.torch.optimizers.torch_parallel_optimizer"
+_TRAINER = "keras.src.backend.torch.trainer"
 _LOSS_SCALE = "keras.src.optimizers.loss_scale_optimizer"
 
 _removers: list[Callable[[], None]] = []
@@ -55,6 +57,17 @@ class KerasStep:
 
 _steps: weakref.WeakKeyDictionary[Any, KerasStep] = weakref.WeakKeyDictionary()
 
+#: Optimizers of models that are compiled as a whole; what is heard of their steps is not all, and would be wrong.
+_unseen: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Optimizers whose model was looked for among those that are training now.
+_looked_up: weakref.WeakSet[Any] = weakref.WeakSet()
+_MOST_FRAMES = 100
+_COMPILED = (
+    "jit_compile=True compiles the whole training step of a Keras model, and from inside of it gradients before the "
+    "clip, the clip and the loss cannot be seen: this training is not watched, and goes on; compile(..., "
+    "jit_compile=False), Keras's default on torch, to watch it"
+)
+
 
 def hear() -> Callable[[], None]:
     """Make steps of Keras optimizers known from now on; returns what ends it, to be called once."""
@@ -72,6 +85,43 @@ def hear() -> Callable[[], None]:
     return stop
 
 
+def leave_out(model: Any) -> bool:
+    """Whether a Keras model's training step is compiled as a whole: it is then left alone, and that is said."""
+    if not getattr(model, "jit_compile", False):
+        return False
+    from gradmedic.ledger import say
+
+    optimizer = getattr(model, "optimizer", None)
+    for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if each is not None and each not in _unseen:
+            _unseen.add(each)
+            if each is optimizer:
+                say(_COMPILED)
+    return True
+
+
+def _is_unseen(optimizer: Any) -> bool:
+    """Whether an optimizer's model is left alone. Whoever hears from the middle of a training looks it up, once."""
+    if optimizer not in _looked_up:
+        _looked_up.add(optimizer)
+        trainer = importlib.import_module(_TRAINER).TorchTrainer
+        frame, left = sys._getframe(), _MOST_FRAMES
+        while frame.f_back is not None and left:
+            frame, left = frame.f_back, left - 1
+            model = frame.f_locals.get("self")
+            if isinstance(model, trainer) and _owns(model, optimizer):
+                leave_out(model)
+                break
+    return optimizer in _unseen
+
+
+def _owns(model: Any, optimizer: Any) -> bool:
+    held = getattr(model, "optimizer", None)
+    return held is optimizer or getattr(held, "inner_optimizer", None) is optimizer
+
+
+# `gradmedic run` begins to hear at a backward call, which may be one of a step that is compiled.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _install() -> None:
     try:
         _exchange_all()
@@ -88,6 +138,7 @@ def _exchange_all() -> None:
     base = importlib.import_module(_BASE).BaseOptimizer
     parallel = importlib.import_module(_PARALLEL).TorchParallelOptimizer
     scaling = importlib.import_module(_LOSS_SCALE).LossScaleOptimizer
+    _exchange(importlib.import_module(_TRAINER).TorchTrainer, "make_train_function", _make_train_function)
     for owner in (base, scaling):
         _exchange(owner, "scale_loss", _scale_loss)
     _exchange(base, "_backend_apply_gradients", _apply_gradients)
@@ -100,12 +151,13 @@ def _exchange_all() -> None:
 
 def _exchange(owner: type, name: str, replacement: Callable[..., Any]) -> None:
     original = owner.__dict__[name]
+    optimizes = owner.__module__ != _TRAINER
 
     # A compiled train step breaks its graph here, and the call is made between two of its parts.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @functools.wraps(original)
     def heard(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch_hooks.attached() or torch_hooks.passive():
+        if not torch_hooks.attached() or torch_hooks.passive() or (optimizes and _is_unseen(self)):
             return original(self, *args, **kwargs)
         theirs = _Original(functools.partial(original, self))
         try:
@@ -149,6 +201,11 @@ def _report(error: Exception) -> None:
 
 def _step_of(optimizer: Any) -> KerasStep:
     return _steps.setdefault(optimizer, KerasStep())
+
+
+def _make_train_function(original: Callable[..., Any], model: Any, *given: Any) -> Any:
+    leave_out(model)
+    return original(*given)
 
 
 def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: torch.Tensor) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradmedic.diagnosis import Finding, diagnose
+from gradmedic.diagnosis import Finding
 from gradmedic.plot import style
 from gradmedic.plot.canvas import axes, legend_beside, name_axes, say, steps_along, title
 from gradmedic.plot.extremes import bear_extremes
@@ -15,7 +15,7 @@ from gradmedic.plot.labels import unique_labels
 from gradmedic.plot.lines import at_bottom, at_top, curve, log_if_positive
 from gradmedic.plot.loss import step_marks
 from gradmedic.plot.scalars import shown_scalars
-from gradmedic.plot.source import Drawn, views_of
+from gradmedic.plot.source import Drawn, findings_of, views_of
 from gradmedic.plot.states import NOT_FINITE, ZERO
 from gradmedic.plot.steps import Steps
 from gradmedic.plot.tables import Patterns, Table, table_of
@@ -79,7 +79,7 @@ def evolution(
         return say(ax, say_in["no_tables" if not len(table.names) or steps is None else "no_selected"])
     shown, headline = table, say_in["evolution"]
     if len(table.names) > max(1, k):
-        trouble = trouble_by_tensor(views, diagnose(views.run) if findings is None else findings)
+        trouble = trouble_by_tensor(views, findings_of(views) if findings is None else findings)
         shown = table.only(most_troubled(table, trouble, max(1, k)))
         all_sick = all(any(trouble.get(name, 0.0) > 0 for name in names) for names in shown.members)
         how_many = say_in["worst" if all_sick else "some"].format(n=len(shown.names), of=len(table.names))

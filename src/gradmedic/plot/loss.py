@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradmedic.diagnosis import Finding, diagnose
+from gradmedic.diagnosis import Finding
 from gradmedic.diagnosis.engine import in_language
 from gradmedic.plot import style
 from gradmedic.plot.canvas import axes, head, name_axes, say, steps_along
@@ -16,7 +16,7 @@ from gradmedic.plot.findings_marks import mark_findings
 from gradmedic.plot.labels import label
 from gradmedic.plot.lines import at_top, curve, log_if_positive, ticks_along
 from gradmedic.plot.scalars import Shown, shown_scalars
-from gradmedic.plot.source import Drawn, views_of
+from gradmedic.plot.source import Drawn, findings_of, views_of
 from gradmedic.plot.steps import Steps
 from gradmedic.plot.words import words
 from gradmedic.report.views import Source
@@ -104,7 +104,7 @@ def shown_findings(
     views: Source, findings: Sequence[Finding] | None, shown: Sequence[Shown], lang: str
 ) -> list[Finding]:
     """Return the findings that begin among the shown steps, in a language; None has the run diagnosed."""
-    made = diagnose(views.run, lang=lang) if findings is None else findings
+    made = findings_of(views, lang) if findings is None else findings
     first = min(int(each.steps.min()) for each in shown)
     last = max(int(each.steps.max()) for each in shown)
     return [each if each.lang == lang else in_language(each, lang) for each in made if first <= each.step <= last]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from gradmedic.diagnosis import Finding, diagnose
+from gradmedic.diagnosis.engine import in_language
 from gradmedic.errors import InputError
 from gradmedic.record import Run, open_run
 from gradmedic.report.views import Source
@@ -38,4 +41,23 @@ def run_of(source: Drawn) -> Run:
 
 def views_of(source: Drawn) -> Source:
     """Return the tables of that run, read once for all that a figure shows of it."""
-    return source if isinstance(source, Source) else Source(run_of(source))
+    if isinstance(source, Source):
+        return source
+    run = run_of(source)
+    judge = None if isinstance(source, (Run, str, os.PathLike)) else getattr(source, "diagnose", None)
+    return Source(run) if judge is None else _Watched(run, judge)
+
+
+class _Watched(Source):
+    """The tables of a monitor's run, whose rules are those that the monitor was given."""
+
+    def __init__(self, run: Run, judge: Callable[[], Sequence[Finding]]) -> None:
+        super().__init__(run)
+        self.judge = judge
+
+
+def findings_of(views: Source, lang: str = "en") -> list[Finding]:
+    """Return the findings of what a figure shows, in a language: those of the monitor's rules, where it is one's."""
+    if not isinstance(views, _Watched):
+        return list(diagnose(views.run, lang=lang))
+    return [each if each.lang == lang else in_language(each, lang) for each in views.judge()]

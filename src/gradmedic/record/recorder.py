@@ -141,10 +141,16 @@ class _Recorder:
         self._finalizer = weakref.finalize(self, Writer.close, self._writer, "interpreter exit")
 
     def _write_meta(self, meta: Mapping[str, Any], rank: int) -> None:
-        entry = {**meta, "format": FORMAT_VERSION, "rank": rank, "process": self.process, "created": time.time()}
+        place = {"rank": rank, "process": self.process, "attempt": self._trained_before(rank)}
+        entry = {**meta, "format": FORMAT_VERSION, **place, "created": time.time()}
         data = dumps(entry).encode() + b"\n"
         if not self._store.create(RUN_FILE, data):
             self._store.create(part_name("run", rank, self.process), data)
+
+    def _trained_before(self, rank: int) -> int:
+        """Return how many processes of this rank have steps in the record: that tells the order without a clock."""
+        parts = [parse_name(name) for name in self._store.sizes()]
+        return len({part.process for part in parts if part and (part.kind, part.rank) == ("steps", rank)})
 
     def _begin_again_in_child(self) -> None:
         """In a forked child: forget the parent's queue, locks and files; what is put from now on goes to new ones."""

@@ -16,6 +16,7 @@ from gradmedic.record.arrays import TEXT, Array, as_floats, booleans, codes_of, 
 from gradmedic.record.frames import frames_of
 from gradmedic.record.layout import RUN_FILE, is_record
 from gradmedic.record.parts import Parts
+from gradmedic.record.processes import attempts_of, in_order_of_beginning
 from gradmedic.record.schema import SCHEMAS, STEPS
 from gradmedic.record.store import FolderStore, Store
 
@@ -234,9 +235,10 @@ class Run:
 
     def _processes(self, rank: int | None) -> list[_Key]:
         """Keys of the processes of one rank that made steps, in the order in which they began."""
-        begun = [(key, _first_time(table)) for key, table in self._by_process("steps").items() if table.num_rows]
-        lowest = min((key[0] for key, _ in begun), default=0) if rank is None else rank
-        return [key for key, _ in sorted(begun, key=lambda item: item[1]) if key[0] == lowest]
+        begun = {key: _first_time(table) for key, table in self._by_process("steps").items() if table.num_rows}
+        lowest = min((key[0] for key in begun), default=0) if rank is None else rank
+        mine = {key: time for key, time in begun.items() if key[0] == lowest}
+        return in_order_of_beginning(mine, attempts_of(self._parts.metas()) if len(mine) > 1 else {})
 
     def _table(self, kind: str) -> pa.Table:
         if kind not in self._whole:

@@ -7,6 +7,7 @@ import math
 from rich.table import Table
 
 from gradmedic.diagnosis import wording
+from gradmedic.diagnosis.rules.over_clipping import Thresholds
 from gradmedic.diagnosis.wording import Counted, counted
 from gradmedic.plain_text import abridged
 from gradmedic.report.rank_lines import rank_lines
@@ -25,6 +26,19 @@ PROBLEMS = 2
 STANDS_OUT = 100.0
 
 
+#: From this share of the time on it is told why watching costs so much, of steps that are shorter than so many seconds:
+#: what a step costs beside its passes over memory is about a millisecond, whatever the model.
+COSTLY, SHORT_STEP = 0.2, 0.05
+
+
+#: So many steps are enough for a check-up: all rules but those that need a long run have spoken.
+CHECKUP_STEPS = 300
+
+
+#: From so many parameters on, what is usual for the norms of large models is told beside those of the run.
+LARGE_MODEL = 10_000_000
+
+
 #: So many layers are named that carry most of the gradient.
 LAYERS = 3
 
@@ -32,6 +46,7 @@ LAYERS = 3
 def facts_table(summary: RunSummary, lang: str) -> Table:
     """Return a grid of labels and values."""
     words = WORDS[lang]
+    large = (summary.parameters or 0) >= LARGE_MODEL
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -39,21 +54,22 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     for label, value in rank_lines(summary.ranks, summary.noise, lang):
         grid.add_row(label, value)
     if len(summary.series) == 1:
-        for label, value in _values(summary.series[0], lang):
+        for label, value in _values(summary.series[0], lang, large):
             grid.add_row(label, value)
         for label, value in _layers(summary.series[0], lang):
             grid.add_row(label, value)
     else:
         for series in summary.series[:SHOWN]:
             steps = words["steps"].format(steps=counted(series.steps))
-            parts = [steps, *(f"{label} {value}" for label, value in _values(series, lang))]
+            parts = [steps, *(f"{label} {value}" for label, value in _values(series, lang, large))]
             grid.add_row(_name(series, lang), words["comma"].join(parts))
         rest = len(summary.series) - SHOWN
         if rest > 0:
             grid.add_row("", words["other_series"].format(n=rest))
-    for key, n in (("clipped", summary.clipped), ("skipped", summary.skipped)):
+    for key, n, remark in (("clipped", summary.clipped, _clipping(summary, lang)), ("skipped", summary.skipped, "")):
         if n:
-            grid.add_row(words[key], words["of_steps"].format(n=counted(n), share=wording.share(n / summary.steps)))
+            told = words["of_steps"].format(n=counted(n), share=wording.share(n / summary.steps))
+            grid.add_row(words[key], told + remark)
     if summary.not_judged:
         parts = [words[entry.reason] for entry in summary.not_judged]
         grid.add_row(words["not_judged"], words["semicolon"].join(parts))
@@ -63,8 +79,34 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
         more = [words["other_series"].format(n=rest)] if rest else []
         grid.add_row(words["damaged"], words["semicolon"].join([*shown, *more]))
     if summary.overhead is not None:
-        grid.add_row(words["overhead"], words["of_time"].format(share=wording.share(summary.overhead)))
+        grid.add_row(words["overhead"], _cost(summary, lang))
     return grid
+
+
+def _clipping(summary: RunSummary, lang: str) -> str:
+    """Return how far the clipped steps were scaled down, and whether that is too much to be told from so few."""
+    words, factor = WORDS[lang], summary.clip_factor
+    if factor is None or factor >= 1.0:
+        return ""
+    told = words["comma"] + words["clip_factor"].format(factor=wording.number(factor))
+    limits = Thresholds()
+    steps = max((series.steps for series in summary.series), default=0)
+    heavy = summary.clipped > limits.share * summary.steps and factor < limits.factor
+    return told + words["too_few_to_tell"].format(n=limits.early) if heavy and steps < limits.early else told
+
+
+def _cost(summary: RunSummary, lang: str) -> str:
+    """Return the share of the time that watching took; where steps are so short that it shows, also why."""
+    words, share, step = WORDS[lang], summary.overhead or 0.0, summary.step_seconds
+    told = words["of_time"].format(share=wording.share(share))
+    if step is None or share < COSTLY or step > SHORT_STEP:
+        return told
+    told += words["fixed_cost"].format(own=_milliseconds(share * step), step=_milliseconds(step))
+    return told + words["enough_steps"].format(n=CHECKUP_STEPS) if summary.steps > CHECKUP_STEPS else told
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms"
 
 
 def _sizes(summary: RunSummary, lang: str) -> list[str]:
@@ -85,7 +127,7 @@ def _name(series: Series, lang: str) -> str:
     return WORDS[lang]["process"].format(name=name, n=series.process) if series.process else name
 
 
-def _values(series: Series, lang: str) -> list[tuple[str, str]]:
+def _values(series: Series, lang: str, large: bool) -> list[tuple[str, str]]:
     """Return (label, value) of loss, learning rate and gradient norm, those that are known."""
     words = WORDS[lang]
     found: list[tuple[str, str]] = []
@@ -96,7 +138,7 @@ def _values(series: Series, lang: str) -> list[tuple[str, str]]:
         found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
-        usual = _spike(series, lang) or (words["usual"] if len(series.norms) == 3 else "")
+        usual = _spike(series, lang) or (words["usual"] if large and len(series.norms) == 3 else "")
         phase = f"{words['open']}{words['norm_phase']}{usual}{left_out}{words['close']}"
         found.append((words["norm"], _arrow(*series.norms) + phase))
     return found

@@ -52,7 +52,9 @@ class RunSummary:
         tensors, parameters: trainable ones, and their elements.
         series: of each optimizer and process, in the order in which they began.
         clipped, skipped: numbers of steps.
+        clip_factor: median factor of the steps that were clipped, skipped ones left out.
         overhead: share of the time between steps that gradmedic itself took.
+        step_seconds: mean time of a step, what gradmedic took of it included.
         not_judged: what the rules could say nothing about, and why.
         ranks: how far each rank of a job has come; empty for a run of one process.
         noise: the gradient noise scale; None for a run of one process.
@@ -68,7 +70,9 @@ class RunSummary:
     series: list[Series] = field(default_factory=list)
     clipped: int = 0
     skipped: int = 0
+    clip_factor: float | None = None
     overhead: float | None = None
+    step_seconds: float | None = None
     not_judged: list[NotJudged] = field(default_factory=list)
     ranks: list[RankState] = field(default_factory=list)
     noise: NoiseScale | None = None
@@ -95,11 +99,16 @@ def summarize(run: Any) -> RunSummary:
     coverage = Coverage()
     began = ended = None
     spent = waited = 0.0
+    timed = 0
+    factors: list[float] = []
     part = dict[str, int]()
     for frame in run.frames():
         began, ended = frame.time if began is None else began, frame.time
         spent += frame.overhead_seconds if frame.step_seconds else 0.0
         waited += frame.step_seconds or 0.0
+        timed += bool(frame.step_seconds)
+        if frame.clipped and not frame.skipped and math.isfinite(frame.clip_scale):
+            factors.append(frame.clip_scale)
         summary.steps += 1
         summary.clipped += frame.clipped
         summary.skipped += frame.skipped
@@ -116,6 +125,8 @@ def summarize(run: Any) -> RunSummary:
     if began is not None and ended is not None:
         summary.seconds = max(0.0, ended - began)
         summary.overhead = spent / waited if waited > 0 else None
+        summary.step_seconds = waited / timed if timed else None
+    summary.clip_factor = median(factors) if factors else None
     summary.series = [
         _series(name, process + 1 if part[name] else 0, frames, flows[name, process].flow(facts))
         for (name, process), frames in made.items()

@@ -13,6 +13,7 @@ from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.history import is_nonfinite
 from gradmedic.diagnosis.suppression import DOMAIN_OPERATIONS
 from gradmedic.diagnosis.view import View
+from gradmedic.frame import Frame
 from gradmedic.types import Severity
 
 _CLASSES = ("data", "parameter", "forward", "loss", "backward", "elsewhere")
@@ -72,6 +73,7 @@ class NonFinite:
         severity: Severity = "error" if view.frame.skipped else "critical"
         rows = tuple(str(row) for row in origin.get("rows", ()))
         loss = view.frame.loss
+        clean = _spread_by_clip(view.frame)
         return Draft(
             severity=severity,
             confidence=0.95 if kind in _CLASSES else 0.8,
@@ -87,6 +89,8 @@ class NonFinite:
                 "on_rank": "" if origin.get("rank") is None else "@on_rank",
                 "rank": origin.get("rank"),
                 "sudden": "@sudden" if _is_sudden(view, str(origin.get("op") or "")) else "",
+                "spread": "@spread_by_clip" if clean else "",
+                "clean": clean,
                 "loss": loss,
                 "loss_is": "@loss_nonfinite" if loss is not None and not math.isfinite(loss) else "@loss_finite",
             },
@@ -124,6 +128,19 @@ class NonFinite:
             yield Evidence(
                 "shape", " x ".join(str(size) for size in origin["shape"]), None, str(origin.get("dtype", ""))
             )
+
+
+def _spread_by_clip(frame: Frame) -> int:
+    """Return how many tensors had finite gradients until the script's own clip multiplied them by NaN.
+
+    torch's `clip_grad_norm_` multiplies by max_norm / norm, whatever the norm is; what gradmedic itself does to
+    gradients never does. An infinite norm makes the factor 0, which spreads nothing.
+    """
+    of_script = frame.clip_threshold is not None and frame.transform_threshold is None and not frame.skipped
+    if not of_script or frame.grad_norm is None or not math.isnan(frame.grad_norm) or not len(frame.tensors):
+        return 0
+    norms, bad = frame.tensors.column("norm"), frame.tensors.column("nan_count") + frame.tensors.column("inf_count")
+    return int(np.count_nonzero((bad == 0) & np.isfinite(norms)))
 
 
 def _total(column: np.ndarray) -> int:

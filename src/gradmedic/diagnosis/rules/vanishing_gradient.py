@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gradmedic.diagnosis.depth import Profile, layers, profile
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.hidden_activations import HiddenActivations
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -43,10 +44,12 @@ class VanishingGradient:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._healthy_start: set[str] = set()
+        self._activations = HiddenActivations()
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at the first tables, then every 10 of them, and at the end."""
         limits = self.thresholds
+        self._activations.look(view.frame)
         if view.table and view.history.tables <= limits.start:
             self._look_at_start(view)
         if not view.due(self.period) or view.history.tables < limits.steps:
@@ -100,6 +103,7 @@ class VanishingGradient:
                 "loss_first": loss.first,
                 "loss_recent": loss.recent,
                 "harm": view.harm.phrase,
+                **self._activations.params(),
             },
             variant="" if severity != "info" else "note",
         )

@@ -3,6 +3,7 @@
 (function (gm) {
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', 'Noto Sans CJK SC', sans-serif";
 
+  gm.TOP = 32; // above the drawing, pixels: the tool bar has room there, and covers no step
   const PAPER = 690; // pixels between the margins of a sheet
 
   /** What has been drawn since somebody last set it to nothing: an interaction must not draw what it does not change. */
@@ -79,7 +80,7 @@
       font: { family: FONT, size: 12, color: palette.ink },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 60, r: 18, t: named ? 30 : 10, b: 44 },
+      margin: { l: 60, r: 18, t: gm.TOP, b: 44 },
       colorway: palette.series,
       hovermode: "x unified",
       hoverlabel: { bgcolor: palette.panel, bordercolor: palette.zero, font: { color: palette.ink, size: 12 }, namelength: 60 },

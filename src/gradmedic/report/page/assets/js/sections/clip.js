@@ -29,7 +29,7 @@
       if (rate) traces.push(gm.line(rate, gm.t("columns.clip_rate"), { line: { color: palette.series[1] }, hovertemplate: "%{y:.1%}" }));
       if (scale) traces.push(gm.line(scale, gm.t("columns.clip_scale"), { line: { color: palette.series[0], width: 1 }, yaxis: "y3" }));
       const layout = {
-        margin: { l: 60, r: 70, t: 30, b: 44 },
+        margin: { l: 60, r: 70, t: gm.TOP, b: 44 },
         xaxis: gm.stepAxis(payload),
         yaxis: gm.axis({ visible: Boolean(rate), title: { text: gm.t("clip.rate"), standoff: 6 }, range: [-0.03, 1.05], tickformat: ".0%" }),
         yaxis2: gm.edgeAxis(),

@@ -83,7 +83,7 @@
       if (node.drawn !== drawn) {
         node.drawn = drawn;
         const [xaxis, room] = gm.nameAxis(places.map(({ tensor }) => payload.tensors[tensor].name), body.clientWidth);
-        const layout = { hovermode: "closest", margin: { l: 60, r: 18, t: 30, b: room }, boxmode: "overlay", xaxis, yaxis: gm.logAxis(gm.t("distribution.axis")), yaxis2: gm.edgeAxis() };
+        const layout = { hovermode: "closest", margin: { l: 60, r: 18, t: gm.TOP, b: room }, boxmode: "overlay", xaxis, yaxis: gm.logAxis(gm.t("distribution.axis")), yaxis2: gm.edgeAxis() };
         gm.chart(node, traces(payload, box, places), layout, `${gm.t("distribution.title")}, ${step}`, `${gm.state.filter}${gm.state.sort}${places.length && places[0].tensor}`);
       }
       const mark = () => gm.markPlace(node, "x", node.places.findIndex(({ tensor }) => tensor === gm.state.tensor));

@@ -65,7 +65,7 @@
       return (tensor && tensor.findings.length ? "● " : "") + short[place];
     });
     return {
-      height: height + 52, margin: { l: Math.ceil(gm.widthOf(labels, size)) + 14, r: 84, t: 8, b: 44 }, hovermode: "closest", plot_bgcolor: gm.palette().absent,
+      height: height + 44 + gm.TOP, margin: { l: Math.ceil(gm.widthOf(labels, size)) + 14, r: 84, t: gm.TOP, b: 44 }, hovermode: "closest", plot_bgcolor: gm.palette().absent,
       xaxis: { ...gm.stepAxis(payload), range: [start, start + columns * step], showgrid: false, zeroline: false, automargin: false },
       yaxis: gm.axis({ range: [count - 0.5, -0.5], autorange: false, tickvals, ticktext: labels.map((text) => gm.markup(text)), showgrid: false, zeroline: false, tickfont: { size }, automargin: false, ticklabeloverflow: "allow" }),
     };

@@ -63,7 +63,7 @@
         node.drawn = drawn;
         const [xaxis, room] = gm.nameAxis(ratios.names, body.clientWidth);
         const shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: palette.soft, width: 1, dash: "dash" } }];
-        gm.chart(node, traces, { margin: { l: 60, r: 18, t: 30, b: room }, shapes, xaxis, yaxis: gm.logAxis(gm.t("ratio.axis")) }, gm.t("ratio.title"));
+        gm.chart(node, traces, { margin: { l: 60, r: 18, t: gm.TOP, b: room }, shapes, xaxis, yaxis: gm.logAxis(gm.t("ratio.axis")) }, gm.t("ratio.title"));
       }
       mark();
     },

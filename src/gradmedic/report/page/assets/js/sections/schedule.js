@@ -16,7 +16,7 @@
       const traces = [gm.line(gm.scalar(payload, "lr"), gm.t("columns.lr"), { line: { color: palette.series[1], width: 2 } })];
       if (norm) traces.push(gm.line(norm, gm.t("columns.grad_norm"), { yaxis: "y2", line: { color: palette.series[0], width: 1 } }));
       const layout = {
-        xaxis: gm.stepAxis(payload), margin: { l: 60, r: 70, t: 30, b: 44 },
+        xaxis: gm.stepAxis(payload), margin: { l: 60, r: 70, t: gm.TOP, b: 44 },
         yaxis: gm.axis({ title: { text: gm.t("columns.lr"), standoff: 6 }, rangemode: "tozero" }),
         yaxis2: gm.logAxis(gm.t("norm.axis"), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto" }),
       };
