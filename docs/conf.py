@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ project = "gradmedic"
 author = "the gradmedic authors"
 copyright = f"{datetime.now(tz=timezone.utc).year}, {author}"
 #: Read, not imported: building pages needs neither torch nor the package.
-_source = (HERE.parent / "src" / "gradmedic" / "__init__.py").read_text(encoding="utf-8")
-release = version = re.findall(r'^__version__ = "(.+)"$', _source, flags=re.MULTILINE)[0]
+_source = HERE.parent / "src" / "gradmedic" / "__init__.py"
+if _source.is_file():
+    version = re.findall(r'^__version__ = "(.+)"$', _source.read_text(encoding="utf-8"), flags=re.MULTILINE)[0]
+else:  # the pages of an sdist, beside a package that is installed
+    version = metadata.version("gradmedic")
+release = version
 
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]

@@ -77,7 +77,7 @@ def test_a_saved_model_runs_in_a_process_without_gradmedic(tmp_path):
         "print(tuple(model(torch.ones(3, 8)).shape))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "model.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.stdout.strip() == "(3, 4)", done.stderr
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "gradmedic"
+import gradmedic
+
+#: The package as it is installed: a checkout's own where that is installed in place.
+SOURCE = Path(gradmedic.__file__).parent
 
 #: Room -> what it does, in a few words. Folders are rooms of their own; single files are gathered below.
 JOBS: dict[str, str] = {
@@ -33,7 +36,7 @@ JOBS: dict[str, str] = {
     "testing": "models with one fault",
     "ground": "frame, names, schedule, torch_hooks, errors, types: every room may stand on it",
 }
-WATCHING = frozenset({"checks", "clipper", "ledger", "monitor", "run_meta", "settings", "watching"})
+WATCHING = frozenset({"checks", "clipper", "ledger", "monitor", "run_meta", "settings", "transit", "watching"})
 
 
 def room_of(module: str) -> str:

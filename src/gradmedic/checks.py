@@ -24,6 +24,7 @@ from gradmedic.roster import Roster
 from gradmedic.schedule import every as make_schedule
 from gradmedic.sinks.base import BaseSink
 from gradmedic.sinks.sink_checks import check_seconds, check_sink
+from gradmedic.stats.native import require_native
 from gradmedic.types import Backend
 
 
@@ -251,8 +252,10 @@ def check_record(record: Any) -> None:
 
 
 def check_backend(backend: str) -> Backend:
-    """Return the backend's name, or raise InputError with the list."""
+    """Return the backend's name, or raise InputError with the list, or with how to get what is missing."""
     if backend not in get_args(Backend):
         known = ", ".join(get_args(Backend))
         raise InputError(f"backend: expected one of {known}, got {backend!r}; leave it out for the fastest that fits")
+    if backend == "native":
+        require_native()
     return backend  # type: ignore[return-value]

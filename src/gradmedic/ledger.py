@@ -1,6 +1,7 @@
 """The way of a frame once a step is made: off the device, before the rules, into the record, out to the sinks.
 
-The last frame is held back until the next one comes, so that what the user logs right after a step can join it.
+The last frame is held back until the next one comes, so that what the user logs right after a step can join it. Numbers
+that lie on a device are not waited for: see `gradmedic.transit`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from gradmedic.diagnosis import Engine, Finding
 from gradmedic.frame import Frame
+from gradmedic.host_copies import HostCopies
 from gradmedic.isolation import Isolation, part
 from gradmedic.origins import origin_from_gradients
-from gradmedic.probes.pending import Parcel, PendingFrame
+from gradmedic.probes.pending import PendingFrame
 from gradmedic.process_rank import is_restart, rank_and_world
 from gradmedic.record import MemoryRecorder, Recorder, Run
 from gradmedic.roster import Roster
@@ -26,8 +28,10 @@ from gradmedic.run_meta import describe_run
 from gradmedic.schedule import Escalation
 from gradmedic.settings import Settings
 from gradmedic.sinks.feed import SinkFeed, SinkTrouble
+from gradmedic.transit import Transit, Traveller
 
-_BACKLOG = 64
+#: Steps that are not recorded are sent home together, so many at a time.
+_BACKLOG = 8
 _SERIOUS = ("error", "critical")
 
 
@@ -53,15 +57,6 @@ class Recording(Protocol):
     def run(self) -> Run: ...
 
 
-@dataclass(slots=True)
-class _Held:
-    """The last frame: it may still gain what the user logs for it."""
-
-    frame: Frame
-    keep: bool
-    logged: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
 class Ledger:
     """Keeps one run: judges each frame, records it and hands it to the sinks.
 
@@ -77,7 +72,6 @@ class Ledger:
         self.isolation = Isolation(settings.strict, self._report)
         self.engine = Engine(rules=settings.rules, limits=settings.limits, lang=settings.lang, strict=settings.strict)
         self.latest: Frame | None = None
-        self.host_syncs = 0
         self._settings = settings
         self._roster = roster
         self._schedule = schedule
@@ -86,8 +80,9 @@ class Ledger:
             settings.sinks, self.isolation, lambda event: self.event(event), record=settings.record, lang=settings.lang
         )
         self._recorder: Recording | None = None
-        self._backlog: list[PendingFrame] = []
-        self._held: list[_Held] = []
+        self._transit = Transit(HostCopies())
+        self._held: deque[Traveller] = deque()
+        self._last: Traveller | None = None
         self._logged: dict[str, torch.Tensor | float] = {}
         self._rule_errors = 0
         self._origin_told = False
@@ -121,6 +116,10 @@ class Ledger:
     def event(self, event: dict[str, Any]) -> None:
         """Take something that happened and is no per-step number."""
         event.setdefault("time", time.time())
+        if not self._transit.hold(event):
+            self._happened(event)
+
+    def _happened(self, event: dict[str, Any]) -> None:
         self._origin_told |= event["kind"] == "origin"
         if event.get("part") == "ranks":
             say(str(event["message"]))
@@ -131,13 +130,14 @@ class Ledger:
         """Take a step that was made."""
         recorder = self.recorder
         self.release()
-        _add_to(pending, self._logged)
+        pending.log(self._logged)
         self._logged.clear()
         pending.frame.overhead_seconds = self.isolation.seconds - self._spent
         self._spent = self.isolation.seconds
-        self._backlog.append(pending)
-        if not self._waits_on_device(pending) or pending.keep or len(self._backlog) >= _BACKLOG:
-            self.resolve()
+        self._last = self._transit.add(pending)
+        if not self._waits_on_device(pending) or pending.keep or self._transit.unsent >= _BACKLOG:
+            self._transit.send()
+        self._take(wait=False)
         if recorder.problem and not self._problem_told:
             self._problem_told = True
             say(f"{recorder.problem}; training goes on")
@@ -153,18 +153,10 @@ class Ledger:
 
     def log(self, given: Mapping[str, torch.Tensor | float], *, under_way: bool) -> None:
         """Add the user's numbers to the last frame, or, when a step is under way, to the next."""
-        if under_way or not (self._backlog or self._held):
+        if under_way or self._last is None:
             self._logged.update(given)
-            return
-        if self._backlog:  # the last frame still lies on the device
-            _add_to(self._backlog[-1], given)
-            return
-        held = self._held[-1]
-        for key, value in given.items():
-            if isinstance(value, torch.Tensor):
-                held.logged[key] = value
-            else:
-                _log_into(held.frame, key, value)
+        else:
+            self._transit.log(self._last, given)
 
     def close(self, reason: str, before: Callable[[], None]) -> None:
         """End the record. From inside a callback, the frames at hand come first.
@@ -180,7 +172,9 @@ class Ledger:
 
     def forget_parent(self) -> None:
         """In a forked child: what the parent had not handed on yet is the parent's."""
-        self._held, self._backlog = [], []
+        self._held.clear()
+        self._transit.forget()
+        self._last = None
         self._sinks.forget_parent()
 
     def _finish(self, reason: str, before: Callable[[], None]) -> None:
@@ -194,48 +188,55 @@ class Ledger:
 
     @part("end")
     def _end(self) -> None:
+        self._transit.copies.over = True
         self.resolve()
         self.release()
         for finding in self.engine.finish():
             self._found(finding)
 
     def _waits_on_device(self, pending: PendingFrame) -> bool:
-        return self._on_device or any(reading.norm.device.type != "cpu" for reading, _ in pending.readings)
+        return self._on_device or any(reading.device.type != "cpu" for reading, _ in pending.readings)
+
+    @property
+    def host_syncs(self) -> int:
+        """How often training was held up until a device had come so far; see `HostCopies.waits`."""
+        return self._transit.copies.waits
 
     def resolve(self) -> None:
-        """Bring to the host what still lies on a device, in one copy, and judge it."""
-        waiting = [held for held in self._held if held.logged]
-        if not self._backlog and not waiting:
+        """Bring to the host what still lies on a device, in one copy, wait for it, and judge it."""
+        self._transit.send()
+        self._take(wait=True)
+
+    def _take(self, *, wait: bool) -> None:
+        """Judge the frames that have arrived, or, if it is waited for, all."""
+        if self._resolving:  # asked for by a callback of a frame that is judged now
             return
-        parcel = Parcel()
-        pending, self._backlog = self._backlog, []
-        finishers = [each.pack(parcel) for each in pending]
-        places = [(held, {key: parcel.add(value) for key, value in held.logged.items()}) for held in waiting]
-        self.host_syncs += parcel.send()
-        for held, entries in places:
-            for key, place in entries.items():
-                _log_into(held.frame, key, parcel.number(place))
-            held.logged.clear()
         self._resolving = True
         try:
-            for each, finish in zip(pending, finishers, strict=True):
-                self._resolved(finish(), each.keep)
+            for traveller in self._transit.landed(wait=wait):
+                self._resolved(traveller)
         finally:
             self._resolving = False
         if self._closing is not None:
             closing, self._closing = self._closing, None
             self._finish(*closing)
 
-    def _resolved(self, frame: Frame, keep: bool) -> None:
+    def _resolved(self, traveller: Traveller) -> None:
+        frame = traveller.frame
+        assert frame is not None
         self.latest = frame
         self._tell_origin(frame)
         if frame.nonfinite and not frame.skipped:
             self._schedule.trigger(frame.step)
             self.recorder.dump_flight()
         self._judge(frame)
-        self._held.append(_Held(frame, keep or self._schedule.escalated(frame.step)))
+        traveller.keep |= self._schedule.escalated(frame.step)
+        self._held.append(traveller)
         if self._sinks:
             self._sinks.made(frame)
+        for event in traveller.events:
+            self._happened(event)
+        traveller.events.clear()
 
     @part("origin")
     def _tell_origin(self, frame: Frame) -> None:
@@ -286,15 +287,13 @@ class Ledger:
         recorder = self._recorder
         if recorder is None:
             return
-        waiting: list[_Held] = []
-        for held in self._held:
-            if held.logged:
-                waiting.append(held)
-            else:
-                recorder.put(held.frame, keep=held.keep)
-                if self._sinks:
-                    self._sinks.final(held.frame)
-        self._held = waiting
+        self._last = None
+        while self._held and self._held[0].complete:
+            held = self._held.popleft()
+            assert held.frame is not None
+            recorder.put(held.frame, keep=held.keep)
+            if self._sinks:
+                self._sinks.final(held.frame)
 
     def _report(self, part: str, error: Exception) -> None:
         if isinstance(error, SinkTrouble):
@@ -305,23 +304,6 @@ class Ledger:
             say(f"own error in {part!r}, which is switched off; training goes on ({message})")
         if self._recorder is not None:
             self._recorder.event({"kind": "error", "part": part, "message": message})
-
-
-def _add_to(pending: PendingFrame, given: Mapping[str, torch.Tensor | float]) -> None:
-    for key, value in given.items():
-        if key == "loss":
-            pending.loss = torch.as_tensor(value, dtype=torch.float64)
-        elif isinstance(value, torch.Tensor):
-            pending.logged[key] = value
-        else:
-            pending.frame.logged = {**pending.frame.logged, key: value}
-
-
-def _log_into(frame: Frame, key: str, value: float | None) -> None:
-    if key == "loss":
-        frame.loss = value
-    elif value is not None:
-        frame.logged = {**frame.logged, key: value}
 
 
 def say(text: str) -> None:

@@ -18,6 +18,7 @@ from gradmedic import torch_hooks
 from gradmedic.checks import check_backend
 from gradmedic.diagnosis import diagnose
 from gradmedic.diagnosis.findings import Findings
+from gradmedic.diagnosis.given_rules import GivenRules
 from gradmedic.errors import InputError, TrainingHalted
 from gradmedic.frame import Frame
 from gradmedic.isolation import Isolation, part
@@ -31,7 +32,7 @@ from gradmedic.record import Run
 from gradmedic.roster import Roster
 from gradmedic.schedule import Escalation
 from gradmedic.schedule import every as make_schedule
-from gradmedic.settings import Settings, StepLimit, StoppedByGuard
+from gradmedic.settings import Settings, StepLimit, StoppedByGuard, ending
 from gradmedic.shown_as_html import ShownAsHtml
 from gradmedic.stats import native_available
 
@@ -39,7 +40,12 @@ _HISTOGRAM_EVERY = 50
 
 
 class Overhead(NamedTuple):
-    """What watching costs: seconds spent in our own code, share of the wall time, copies from a device."""
+    """What watching costs: seconds spent in our own code, share of the wall time, how often training was held up.
+
+    `host_syncs` counts where the host waited for a device: for numbers that were asked for before they had arrived
+    (`latest`, `findings`, `run`), for an optimizer that cannot skip a step by itself and had to be told, and where a
+    device knows no events. A recorded step counts none; nor does the end of the run.
+    """
 
     seconds: float
     share: float
@@ -55,6 +61,7 @@ class Monitor(Probing, ShownAsHtml):
 
     def __init__(self, roster: Roster, optimizers: Mapping[str, Any] | None, settings: Settings) -> None:
         self._settings = settings
+        self._rules = GivenRules(settings.rules)
         schedule = Escalation(make_schedule(settings.every))
         backend = check_backend(settings.backend)
         options = WatchOptions(
@@ -164,8 +171,10 @@ class Monitor(Probing, ShownAsHtml):
         Args:
             loss: overrides the loss that was read from `backward()`.
             scalars: any numbers or one-element tensors. Tensors on a device are copied with the frame, without a
-                synchronisation of their own.
+                synchronisation of their own. While a CUDA graph is captured, nothing is logged.
         """
+        if torch_hooks.capturing():  # what is recorded now runs again and again, and nobody would ask for it
+            return
         given = {**scalars} if loss is None else {"loss": loss, **scalars}
         numbers = {key: self._number(key, value) for key, value in given.items()}
         self._log({key: number for key, number in numbers.items() if number is not None})
@@ -217,15 +226,20 @@ class Monitor(Probing, ShownAsHtml):
             return Findings(self._ledger.engine.findings())
 
     def diagnose(self) -> Findings:
-        """Judge the whole record so far, as `gradmedic diagnose` would: most likely root cause first."""
-        return diagnose(self.run, lang=self._settings.lang, limits=self._settings.limits)
+        """Judge the whole record so far by the rules and limits of this monitor: most likely root cause first.
+
+        Raises:
+            InputError: a rule object that was given to `watch` cannot be copied.
+        """
+        asked = self._settings
+        return diagnose(self.run, lang=asked.lang, limits=asked.limits, rules=self._rules.fresh())
 
     @property
     def overhead(self) -> Overhead:
         """What watching has cost so far."""
         elapsed = time.perf_counter() - self._began
         seconds = self.isolation.seconds
-        return Overhead(seconds, seconds / max(elapsed, 1e-9), self._ledger.host_syncs)
+        return Overhead(seconds, seconds / max(elapsed, 1e-9), self._ledger.host_syncs + self._watcher.host_syncs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on: step counters, clip counts and the transform's state, by name."""
@@ -321,24 +335,6 @@ def _close_all() -> None:
     last = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for monitor in list(_alive):
         monitor.close("interpreter exit" if last is None else ending(last))
-
-
-def ending(error: BaseException | None) -> str:
-    """Return the reason for which a run has ended, as its record says it.
-
-    Args:
-        error: the exception that ended it; None, or an exit with code 0, if it came to its end.
-
-    Returns:
-        "finished", "interrupted", "exit code N", or "exception: Type".
-    """
-    if error is None or (isinstance(error, SystemExit) and not error.code):
-        return "finished"
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, SystemExit):
-        return f"exit code {error.code if isinstance(error.code, int) else 1}"
-    return f"exception: {type(error).__name__}"
 
 
 def _renew_locks() -> None:

@@ -61,7 +61,31 @@ class Settings:
             "every": self.every if isinstance(self.every, int) else repr(self.every),
             "backend": self.backend,
             "limits": self.limits,
+            "rules": self.rules if isinstance(self.rules, str) else [_named(each) for each in self.rules],
             "transform": None if self.transform is None else repr(self.transform),
             "flow": None if not self.flow else {name: repr(limit) for name, limit in self.flow.items()},
             "stop_after": self.stop_after,
         }
+
+
+def ending(error: BaseException | None) -> str:
+    """Return the reason for which a run has ended, as its record says it.
+
+    Args:
+        error: the exception that ended it; None, or an exit with code 0, if it came to its end.
+
+    Returns:
+        "finished", "interrupted", "exit code N", or "exception: Type".
+    """
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        return f"exit code {error.code if isinstance(error.code, int) else 1}"
+    return f"exception: {type(error).__name__}"
+
+
+def _named(rule: Any) -> str:
+    """Return a code, or code and name of a rule object; whoever gave it may have left either out."""
+    return rule if isinstance(rule, str) else f"{getattr(rule, 'code', '?')} {getattr(rule, 'name', '')}".strip()

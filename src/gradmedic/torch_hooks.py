@@ -141,8 +141,11 @@ def inside_backward() -> bool:
 
 def passive() -> bool:
     """Whether hooks must do nothing now: muted, while a compiler traces, or while a CUDA stream is being captured."""
-    if torch.compiler.is_compiling() or is_muted():
-        return True
+    return torch.compiler.is_compiling() or is_muted() or capturing()
+
+
+def capturing() -> bool:
+    """Whether this thread's current CUDA stream is being captured into a graph."""
     return cuda_in_use() and torch.cuda.is_current_stream_capturing()
 
 
@@ -418,7 +421,7 @@ class ModuleHook:
         self._callback = callback
 
     def __call__(self, module: Any, *rest: Any) -> None:
-        if not torch.compiler.is_compiling() and not is_muted():
+        if not passive():
             self._callback(module, *rest)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
@@ -444,7 +447,7 @@ class OutputHook(ModuleHook):
     __slots__ = ()
 
     def __call__(self, module: Any, *rest: Any) -> None:
-        if not torch.compiler.is_compiling() and not is_muted():
+        if not passive():
             self._callback(rest[-1])
 
 

@@ -115,6 +115,21 @@ def test_figures_offer_to_save_a_picture_and_nothing_that_leaves_the_page(shared
     assert page.complaints == []
 
 
+def test_the_tool_bar_covers_nothing_of_a_figure(shared):
+    """It shows when a figure is pointed at, which is when its last steps are looked at."""
+    page = shared("healthy")
+    page.draw_all()
+    covered = page.page.evaluate(
+        """() => [...document.querySelectorAll(".figure")].filter(node => {
+            const bar = node.querySelector(".modebar"), drawing = node.querySelector(".nsewdrag");
+            if (!bar || !drawing) return false;
+            return bar.getBoundingClientRect().bottom > drawing.getBoundingClientRect().top + 1;
+        }).map(node => node.id)"""
+    )
+    assert page.page.locator(".figure .modebar").count() >= 4
+    assert covered == []
+
+
 def test_choosing_a_layer_moves_all_figures(shared, payloads):
     page = shared("healthy")
     page.draw_all()

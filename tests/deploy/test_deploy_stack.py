@@ -184,7 +184,8 @@ def test_dockerfile_is_clean():
     root = DEPLOY.parent
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     for wanted in (line[1:] for line in ignored if line.startswith("!")):
-        assert (root / wanted).exists(), wanted
+        elsewhere = wanted == "src" and root not in Path(gm.__file__).parents  # tests of an sdist alone
+        assert elsewhere or (root / wanted).exists(), wanted
 
 
 @pytest.mark.parametrize(("token", "code"), [("", 2), ("short", 2), ("0123456789abcdef", 0)])

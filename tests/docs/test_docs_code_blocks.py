@@ -111,7 +111,7 @@ def test_first_script_is_diagnosed_as_the_quick_start_shows(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=250,
         env={"PATH": "", "OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"},
     )
     printed = [line.rstrip() for line in made.stderr.splitlines()]

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "dummy", "-d", str(target / "trees")]
-    return subprocess.run([*command, str(source), str(target)], capture_output=True, text=True, timeout=115)
+    return subprocess.run([*command, str(source), str(target)], capture_output=True, text=True, timeout=250)
 
 
 def test_there_is_no_warning(tmp_path):

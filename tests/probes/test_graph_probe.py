@@ -179,7 +179,7 @@ def test_the_most_frequent_id_and_the_spread_of_features():
     ids = torch.zeros(8, 50, dtype=torch.long)
     ids[:, :20] = torch.arange(8 * 20).reshape(8, 20) + 1
     table = torch.randn(64, 3, dtype=torch.float64) * torch.tensor([1.0, 200.0, 0.0])
-    seen = [sample.read() for sample in sample_inputs((ids, table, torch.randn(4)), {}, 0)]
+    seen = [sample.fact(sample.values.numpy()) for sample in sample_inputs((ids, table, torch.randn(4)), {}, 0)]
     assert seen[0].mode_share == pytest.approx(0.6)
     assert seen[0].feature_ratio is None
     spread = table.std(0)

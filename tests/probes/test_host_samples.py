@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from gradmedic.probes.samples import CoordinateSampler, choose_stride
 from gradmedic.stats import native
 
-pytestmark = pytest.mark.skipif(not native.samples_available(), reason="no compiler when gradmedic was installed")
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SHAPES = ((), (0,), (3,), (64,), (33, 7), (300, 41), (20_011,), (2, 3, 5, 7), (1, 5000))
 
@@ -96,8 +94,8 @@ def test_a_tensor_of_another_size_is_not_read_beyond_its_end():
         large.set_(torch.ones(3))
     values = sampler.read([torch.ones(50_000), small])
     assert values.eq(1.0).all()
-    assert sampler._host is not None
-    assert sampler._host.read([large, small], sampler._piece) is None
+    assert (sampler._host is not None) == native.samples_available()
+    assert sampler._host is None or sampler._host.read([large, small], sampler._piece) is None
 
 
 def test_without_the_kernel_the_same_coordinates_are_read(monkeypatch):

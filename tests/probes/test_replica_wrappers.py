@@ -27,7 +27,11 @@ class Wrapper(nn.Module):
 def groups(monkeypatch):
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", Wrapper)
     monkeypatch.setattr(replicas, "several_ranks", lambda: True)
-    return [SimpleNamespace(size=lambda: 2) for _ in range(2)]
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # as in a training: what is frozen is looked for in another way
+    yield [SimpleNamespace(size=lambda: 2) for _ in range(2)]
+    if frozen:
+        gc.freeze()
 
 
 def test_a_wrapper_made_anew_takes_the_place_of_the_one_that_is_gone(groups):

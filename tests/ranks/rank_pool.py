@@ -24,7 +24,7 @@ def run_on_ranks(
     function: Callable[..., Any],
     *arguments: Any,
     world: int = 2,
-    timeout: float = 100.0,
+    timeout: float = 250.0,
     missing: Collection[int] = (),
 ) -> list[Any]:
     """Return what `function(*arguments)` returns on each rank; it must be importable and its results picklable.

@@ -132,12 +132,12 @@ def in_join(guard: str) -> dict[str, Any]:
 
 
 def test_a_guard_on_the_loss_is_refused_where_ranks_make_different_numbers_of_steps():
-    for found in run_on_ranks(in_join, "loss", timeout=40):
+    for found in run_on_ranks(in_join, "loss"):
         assert "join()" in found["said"]
 
 
 def test_other_transforms_are_fine_there():
-    first, second = run_on_ranks(in_join, "norm", timeout=40)
+    first, second = run_on_ranks(in_join, "norm")
     assert first["said"] == second["said"] == ""
     assert (first["steps"], second["steps"]) == (1, 2)
 
@@ -169,7 +169,7 @@ def odd_losses() -> dict[str, Any]:
 
 
 def test_one_ranks_own_loss_decides_nothing_alone():
-    first, second = run_on_ranks(odd_losses, timeout=40)
+    first, second = run_on_ranks(odd_losses)
     assert first["skipped"] == second["skipped"]
     np.testing.assert_array_equal(first["weights"], second["weights"])
     assert first["flags"] == second["flags"] == [False] * 5 + [True]

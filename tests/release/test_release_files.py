@@ -14,6 +14,8 @@ import yaml
 import gradmedic as gm
 
 ROOT = Path(__file__).parents[2]
+#: The package that is tested; it need not be that of a source tree.
+PACKAGE = Path(gm.__file__).parent
 
 
 def read(name: str) -> str:
@@ -30,8 +32,8 @@ def test_the_version_stands_in_one_place():
     assert "version" not in settings["project"]
     assert settings["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "gradmedic.__version__"}
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", gm.__version__)
-    sources = [file for file in (ROOT / "src").rglob("*.py") if f'"{gm.__version__}"' in file.read_text("utf-8")]
-    assert sources == [ROOT / "src" / "gradmedic" / "__init__.py"]
+    sources = [file for file in PACKAGE.rglob("*.py") if f'"{gm.__version__}"' in file.read_text("utf-8")]
+    assert sources == [PACKAGE / "__init__.py"]
 
 
 def test_extras_are_known_where_they_are_named():
@@ -39,7 +41,7 @@ def test_extras_are_known_where_they_are_named():
     extras = project()["project"]["optional-dependencies"]
     named: set[str] = set()
     for file in [
-        *(ROOT / "src").rglob("*.py"),
+        *PACKAGE.rglob("*.py"),
         *(ROOT / "docs").rglob("*.md"),
         ROOT / "README.md",
         ROOT / "pyproject.toml",
@@ -59,7 +61,8 @@ def test_workflows_name_what_there_is(name):
             for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
                 assert re.search(rf"^{target}:", read("Makefile"), re.M), target
     for path in re.findall(r"\b(?:tests|src|docs)/[\w/.]+\w", text):
-        assert list(ROOT.glob(f"{path}*")), path
+        inside = path.removeprefix("src/gradmedic/")
+        assert list(ROOT.glob(f"{path}*") if inside == path else PACKAGE.glob(f"{inside}*")), path
     needs = [job.get("needs", []) for job in flow["jobs"].values()]
     needed = {name for each in needs for name in ([each] if isinstance(each, str) else each)}
     assert needed <= set(flow["jobs"])
@@ -74,13 +77,13 @@ def wheel(tmp_path_factory) -> set[str]:
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         (tree / name).write_bytes((ROOT / name).read_bytes())
     (tree / "src").mkdir()
-    for file in (ROOT / "src" / "gradmedic").rglob("*"):
+    for file in PACKAGE.rglob("*"):
         if file.is_file() and "__pycache__" not in file.parts and file.suffix not in (".so", ".pyd"):
-            target = tree / file.relative_to(ROOT)
+            target = tree / "src" / file.relative_to(PACKAGE.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(file.read_bytes())
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", "dist", "."]
-    made = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=100)
+    made = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=250)
     assert made.returncode == 0, made.stdout + made.stderr
     (built,) = (tree / "dist").glob("*.whl")
     assert built.name.startswith(f"gradmedic-{gm.__version__}-")
@@ -89,11 +92,11 @@ def wheel(tmp_path_factory) -> set[str]:
 
 
 def test_the_wheel_holds_every_file_that_the_package_reads(wheel):
-    source = ROOT / "src"
+    source = PACKAGE.parent
     left_out = {".so", ".pyd", ".pyc"}
     wanted = {
         file.relative_to(source).as_posix()
-        for file in (source / "gradmedic").rglob("*")
+        for file in PACKAGE.rglob("*")
         if file.is_file() and "__pycache__" not in file.parts and file.suffix not in left_out
     }
     assert wanted <= wheel, sorted(wanted - wheel)

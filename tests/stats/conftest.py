@@ -3,6 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gradmedic.stats import native_available
+
+# What is about the kernel is collected where there is one; test_stats_without_kernel.py says when there has to be.
+collect_ignore = [] if native_available() else ["test_stats_native.py"]
+
 
 @pytest.fixture(autouse=True)
 def two_threads():

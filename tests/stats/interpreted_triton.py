@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stats_cases import assert_close, tensors
 
-from gradmedic.clip.apply import apply_operations
-from gradmedic.clip.operations import Scale
-from gradmedic.stats import device, reference, triton_backend
+from gradmedic.stats import device, reference, triton_backend, triton_tables
 from gradmedic.stats.triton_backend import TritonStats
-from gradmedic.stats.triton_tables import CHUNK
 
+#: Whole groups of blocks, of 4,096 elements, and more.
+CHUNK = 8192
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -33,6 +32,13 @@ def test_any_mixture_equals_the_reference(cases):
     assert stats.launches <= 2 * len(DTYPES) + 1
 
 
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks that the interpreter gets through in no time."""
+    monkeypatch.setattr(triton_tables, "CHUNK", CHUNK)
+
+
+@pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tensors_longer_than_a_chunk_are_put_together(dtype):
     generator = torch.Generator().manual_seed(3)
@@ -52,10 +58,12 @@ def test_norms_at_the_edge_of_a_type_do_not_overflow(dtype, size):
 
 
 def test_eight_bit_floats_are_read():
-    case = torch.tensor([0.5, -448.0, 0.0, 2.0**-9]).to(torch.float8_e4m3fn)
-    other = torch.tensor([1.5, 57344.0, -(2.0**-14)]).to(torch.float8_e5m2)  # the interpreter reads no 8-bit infinity
-    got = TritonStats().measure([case, other], True)
-    assert_close(got, reference.measure([case, other], True))
+    """All 256 of a type, and the ends by themselves: subnormal ones, infinities, NaN."""
+    bytes_of = torch.arange(256, dtype=torch.uint8)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        every = bytes_of.view(dtype)
+        cases = [every, every[:9], every[118:128], every[251:253]]
+        assert_close(TritonStats().measure(cases, True), reference.measure(cases, True))
 
 
 def test_two_runs_give_the_same_bits():
@@ -80,35 +88,35 @@ def test_nothing_but_empty_tensors():
     assert_close(table, reference.measure([torch.zeros(0), torch.zeros(2, 0)], True))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_scaling_equals_torchs_multiplication(dtype):
-    generator = torch.Generator().manual_seed(1)
-    cases = [torch.randn(n, generator=generator, dtype=torch.float64).to(dtype) for n in (5, 4096, 5000)]
-    cases[0][2] = math.nan
-    factors = torch.tensor([1.0, 0.3, 1e-3], dtype=torch.float64)
-    real = torch.float64 if dtype == torch.float64 else torch.float32
-    expected = [(case.to(real) * factor.to(real)).to(dtype) for case, factor in zip(cases, factors, strict=True)]
-    assert TritonStats().scale(cases, factors)
-    # The interpreter cuts bf16 off where cards round: one unit in the last place. All else is equal to the bit.
-    tolerance = torch.finfo(dtype).eps if dtype == torch.bfloat16 else 0.0
-    for case, wanted in zip(cases, expected, strict=True):
-        torch.testing.assert_close(case, wanted, rtol=tolerance, atol=0.0, equal_nan=True)
+@pytest.mark.parametrize("offset", [0.0, 3e4])
+def test_lanes_that_gather_by_themselves_lose_nothing_to_a_mean(offset):
+    """A mean that is large beside the scatter, a first block unlike the rest, and a whole chunk of one value."""
+    generator = torch.Generator().manual_seed(5)
+    case = torch.randn(9000, generator=generator) + offset
+    case[:1024] = 0.0
+    cases = [torch.randn(9000, generator=generator) + offset, case, torch.full((9000,), 0.1) + offset]
+    assert_close(TritonStats().measure(cases, True), reference.measure(cases, True))
 
 
-def test_factors_go_to_their_own_tensors_whatever_the_order_of_types():
-    cases = [torch.ones(3, dtype=torch.float64), torch.ones(3), torch.ones(3).half(), torch.ones(4)[1:]]
-    assert TritonStats().scale(cases, torch.tensor([2.0, 3.0, 4.0, 5.0], dtype=torch.float64))
-    assert [float(case[0]) for case in cases] == [2.0, 3.0, 4.0, 5.0]
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("special", [math.nan, math.inf, 1e30, 1e-30])
+def test_a_chunk_that_needs_care_is_read_again_and_its_neighbours_are_not(special):
+    case = torch.randn(CHUNK + 1500, generator=torch.Generator().manual_seed(6))
+    case[CHUNK + 7] = special
+    if special == 1e-30:
+        case[CHUNK:] = special
+    assert_close(TritonStats().measure([case], True), reference.measure([case], True))
 
 
-def test_a_clip_on_the_path_of_a_device_uses_the_kernel():
-    gradients = [torch.full((3,), 2.0), torch.full((5,), 4.0)]
-    before = device.kernels._stats.launches
-    apply_operations(gradients, [Scale(torch.tensor(0.5, dtype=torch.float64))], on_host=False)
-    apply_operations(gradients, [Scale(torch.tensor([1.0, 0.5], dtype=torch.float64))], on_host=False)
-    assert device.kernels._stats.launches > before
-    assert gradients[0].tolist() == [1.0] * 3
-    assert gradients[1].tolist() == [1.0] * 5
+@pytest.mark.parametrize("most", [2, 16])
+def test_many_chunks_of_one_tensor_are_combined_in_turns_or_at_once(monkeypatch, most):
+    monkeypatch.setattr(triton_tables, "CHUNK", 64)
+    monkeypatch.setattr(triton_backend, "_FEW", {"BLOCK": most, "ROWS": 2, "num_warps": 1})
+    monkeypatch.setattr(triton_backend, "_MANY", {"BLOCK": 4, "ROWS": 2, "num_warps": 1})
+    case = torch.randn(64 * 10 + 5, generator=torch.Generator().manual_seed(7)) + 0.1
+    case[200] = math.inf
+    cases = [case[1:], case[:3], case * 1e30]
+    assert_close(TritonStats().measure(cases, True), reference.measure(cases, True))
 
 
 def test_what_the_kernels_cannot_read_is_measured_beside_them():

@@ -6,9 +6,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradmedic.stats import StatsTable
+from gradmedic.stats import StatsTable, native_available
 
 REAL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: What can be asked of an installation; `test_stats_without_kernel.py` is about one that has no kernel.
+KERNEL = ("native",) if native_available() else ()
 SPECIALS = (float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-45, 1e-40, 1e25, -1e38, 65504.0, 6e-8, 2.0**-48)
 
 

@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
+from stats_cases import KERNEL
 
 from gradmedic.stats import gradient_stats, norms
 
 NAN, INF = float("nan"), float("inf")
-ALL = pytest.mark.parametrize("backend", ["reference", "native", "torch"])
+ALL = pytest.mark.parametrize("backend", ["reference", *KERNEL, "torch"])
 
 
 @ALL

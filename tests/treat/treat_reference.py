@@ -59,8 +59,14 @@ def train(
 
 
 def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Everything that a step may change."""
-    return copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()["state"])
+    """Everything that a step may change; state that Adam has only begun with, zeros at step 0, counts as none."""
+    state = copy.deepcopy(optimizer.state_dict()["state"])
+    return copy.deepcopy(model.state_dict()), {key: each for key, each in state.items() if not _only_begun(each)}
+
+
+def _only_begun(state: dict[str, Any]) -> bool:
+    tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
+    return "exp_avg" in state and all(not each.any() for each in tensors)
 
 
 def assert_same(first: Any, second: Any, where: str = "") -> None:

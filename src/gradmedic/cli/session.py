@@ -85,7 +85,7 @@ class Session:
         if self.monitor is None:
             return
         try:
-            from gradmedic.monitor import ending
+            from gradmedic.settings import ending
 
             reason = ending(error)
             if self.probe is not None and not self.is_copy:

@@ -12,6 +12,7 @@ from gradmedic.clip.operations import Operation, Scale
 from gradmedic.clip.spec import Spec
 from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.mesh_layout import local_of
+from gradmedic.stats.transfer import moved
 
 
 class Gradients:
@@ -87,7 +88,7 @@ class Gradients:
         wide = torch.complex128 if values.is_complex() else torch.float64
         values = values.to(wide)
         if self._loss_scale is not None:
-            values = values / self._loss_scale.to(values.device, torch.float64)
+            values = values / moved(self._loss_scale, values.device, torch.float64)
         for operation in self._operations:
             values = applied(operation, at, values)
         return values

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from gradmedic.clip import on_device
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
-from gradmedic.stats.device import kernels
+from gradmedic.stats.transfer import moved
 
 
 @torch.no_grad()
@@ -53,8 +54,8 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
         present = [gradient for gradient in gradients if gradient is not None]
         if not readable:
             # The kernel leaves alone what is multiplied by 1; torch reads and writes it.
-            if not kernels.scale(present, factor.expand(len(present)).contiguous()):
-                _multiply_all(present, factor)
+            left = on_device.scale(present, factor.expand(len(present)).contiguous())
+            _multiply_all([present[at] for at in left], factor)
         elif (number := float(factor)) != 1.0:
             _multiply_all(present, number)
         return
@@ -67,9 +68,10 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
         chosen = [(at, gradient) for at, gradient in chosen if numbers[at] != 1.0]
         _multiply_each([_stored(g) for _, g in chosen], [numbers[at] for at, _ in chosen])
         return
-    if len(chosen) == len(gradients) and kernels.scale([gradient for _, gradient in chosen], factor):
-        return
-    parts = factor.unbind()
+    if len(chosen) == len(gradients):
+        left = on_device.scale([gradient for _, gradient in chosen], factor)
+        chosen = [chosen[at] for at in left]
+    parts = factor.unbind() if chosen else ()
     _multiply_each([_stored(g) for _, g in chosen], [parts[at] for at, _ in chosen])
 
 
@@ -112,7 +114,7 @@ def _fitting(factor: float | torch.Tensor, device: torch.device, dtype: torch.dt
     """Return a factor in the form in which torch multiplies tensors of this type by it most exactly."""
     if isinstance(factor, torch.Tensor):
         real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
-        return factor.to(device, real, non_blocking=True)
+        return moved(factor, device, real)  # gradients that were moved to the host wait for their factor
     if dtype in (torch.float16, torch.bfloat16):
         # A Python number is rounded to the tensors' type first, an error of up to 0.4 % in bf16; a tensor is not.
         return torch.tensor(factor, dtype=torch.float32)
@@ -124,7 +126,8 @@ def _by_element(
     operation: UnitScale | Limit | MomentLimit,
     loss_scale: torch.Tensor | None,
 ) -> None:
-    for at in touched(operation):
+    present = [at for at in touched(operation) if gradients[at] is not None]
+    for at in on_device.by_element(gradients, operation, present, loss_scale):
         gradient = gradients[at]
         if gradient is None:
             continue
@@ -176,7 +179,7 @@ def applied(
             return values
         limit = _moment_limit(operation.moments[at], operation.theta, _real(values))
     if loss_scale is not None:
-        limit = limit * loss_scale.to(limit.device, limit.dtype)
+        limit = limit * moved(loss_scale, limit.device, limit.dtype)
     return _clamped(values, limit)
 
 

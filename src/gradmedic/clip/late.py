@@ -1,32 +1,27 @@
-"""Reading a flag that lies on a device without waiting for the device: one step late."""
+"""Reading flags that lie on a device without waiting for the device: some steps late."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
+from gradmedic.host_copies import HostCopies
 
-class LateFlag:
-    """A copy of a flag on its way to the host.
+
+class LateFlags:
+    """Copies of flags on their way to the host, all in one copy.
 
     Args:
-        flag: 0-d bool, on any device.
+        flags: 0-d bool, at least one, on one device of any kind; they may change right afterwards.
+        copies: the ring through which they travel.
     """
 
-    def __init__(self, flag: torch.Tensor) -> None:
-        self._event: Any = None
-        if flag.device.type == "cuda":
-            # Into pinned memory: a copy to pageable memory would either wait for the stream or not be there yet.
-            self._value = torch.empty((), dtype=torch.bool, pin_memory=True)
-            self._value.copy_(flag, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(flag.device))
-        else:
-            self._value = flag.detach().to("cpu").clone()
+    def __init__(self, flags: Sequence[torch.Tensor], copies: HostCopies) -> None:
+        self._copy = copies.send(torch.stack([flag.detach() for flag in flags]).to(torch.float32))
 
-    def read(self) -> bool | None:
-        """Return the flag, or None while it has not arrived."""
-        if self._event is not None and not self._event.query():
+    def read(self) -> list[bool] | None:
+        """Return the flags, in order, or None while they have not arrived."""
+        if not self._copy.arrived:
             return None
-        return bool(self._value)
+        return [bool(value) for value in self._copy.take()]

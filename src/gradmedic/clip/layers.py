@@ -19,6 +19,7 @@ from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
 from gradmedic.clip.thresholds.base import check_threshold
 from gradmedic.errors import InputError
+from gradmedic.stats.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,15 @@ class Layers(BaseTransform):
             for pattern in [*places, _DEFAULT]
         }
         masks = {
-            pattern: torch.tensor([at in mine for at in range(len(spec))], dtype=torch.bool, device=spec.device)
+            pattern: to_device(torch.tensor([at in mine for at in range(len(spec))], device="cpu"), spec.device)
             for pattern, mine in positions.items()
         }
         group, limits = self._numbers(spec, owners)
         return _Plan(
             masks,
             positions,
-            torch.tensor(group, dtype=torch.int64, device=spec.device),
-            torch.tensor(limits, dtype=torch.float64, device=spec.device),
+            to_device(torch.tensor(group, dtype=torch.int64, device="cpu"), spec.device),
+            to_device(torch.tensor(limits, dtype=torch.float64, device="cpu"), spec.device),
         )
 
     def _numbers(self, spec: Spec, owners: Sequence[tuple[int | None, int]]) -> tuple[list[int], list[float]]:

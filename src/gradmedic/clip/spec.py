@@ -89,12 +89,14 @@ def describe_tensors(
         parameters: the tensors, N.
         names: their names.
         models: prefix -> model that holds them; those that are in none have no modules.
-        device: where vectors are to live; the first parameter's by default.
+        device: where vectors are to live; that of the first parameter which is not on the CPU by default.
     """
     owners = _owners(models)
     devices = [parameter.device for parameter in parameters if not parameter.is_meta]
     devices = devices or [parameter.device for parameter in parameters]
-    home = device or (devices[0] if devices else torch.device("cpu"))
+    # Not the host where there is a device: vectors there would have to be waited for.
+    there = next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
+    home = device or there
     return Spec(
         tuple(
             _describe(parameter, name, owners.get(id(parameter), ()))

@@ -21,15 +21,28 @@ class Withheld(Protocol):
 
 
 def honours_found_inf(optimizer: Any) -> bool:
-    """Whether an optimizer skips by itself when its `found_inf` is set, and has its state already.
+    """Whether an optimizer skips by itself when its `found_inf` is set, and leaves nothing behind.
 
-    Fused optimizers do. On a step that creates state they leave some of it uninitialised (SGD's momentum buffer), which
-    ruins the weights one step later: there the gradients have to be dropped instead.
+    Fused optimizers do, where they have their state already. On a step that creates state it depends: Adam and AdamW
+    make zeros and a step count of 0, which is what they would begin with anyway, and SGD without momentum makes none;
+    but SGD leaves its momentum buffer uninitialised, which ruins the weights one step later, and nothing is known of
+    others: there the gradients have to be dropped instead.
     """
-    if not getattr(optimizer, "_step_supports_amp_scaling", False) or not getattr(optimizer, "state", None):
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return False
-    held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return all(p in optimizer.state and optimizer.state[p] for p in held)
+    state = getattr(optimizer, "state", {})
+    return all(
+        all(p.grad is None or state.get(p) for p in group["params"]) or _begins_with_zeros(optimizer, group)
+        for group in optimizer.param_groups
+    )
+
+
+def _begins_with_zeros(optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether what an optimizer makes on the first step of a group is good even where that step is skipped."""
+    kind = type(optimizer)
+    if kind is torch.optim.SGD:
+        return not group.get("momentum")
+    return kind in (torch.optim.Adam, torch.optim.AdamW)
 
 
 @dataclass(slots=True)

@@ -146,16 +146,16 @@ class Engine:
 
     def _judge(self, view: View) -> list[Finding]:
         made: list[Finding] = []
-
-        def evaluate(rule: Rule, view: View) -> None:
-            for draft in rule.evaluate(view):
-                finding = self._keep(rule, draft, view)
-                if finding is not None:
-                    made.append(finding)
-            self._withdraw(rule, view)
-
         for rule in tuple(self._rules):
-            self._guarded(rule, view, evaluate)
+            try:  # written out: this loop runs at every step, and a call costs as much as most rules
+                for draft in rule.evaluate(view):
+                    finding = self._keep(rule, draft, view)
+                    if finding is not None:
+                        made.append(finding)
+                if self._found:
+                    self._withdraw(rule, view)
+            except Exception as error:
+                self._failed(rule, error)
         return made
 
     def _guarded(self, rule: Rule, view: View, act: Callable[[Rule, View], None]) -> None:
@@ -163,9 +163,7 @@ class Engine:
         try:
             act(rule, view)
         except Exception as error:
-            if self.strict:
-                raise
-            self._disable(rule, error)
+            self._failed(rule, error)
 
     def _keep(self, rule: Rule, draft: Draft, view: View) -> Finding | None:
         optimizer = view.frame.optimizer if draft.optimizer is None else draft.optimizer
@@ -191,7 +189,9 @@ class Engine:
             for effect in self._found.values()
         )
 
-    def _disable(self, rule: Rule, error: Exception) -> None:
+    def _failed(self, rule: Rule, error: Exception) -> None:
+        if self.strict:
+            raise error
         self._rules.remove(rule)
         message = f"rule {rule.code} {rule.name} is switched off: {type(error).__name__}: {error}"
         self.errors.append(message)

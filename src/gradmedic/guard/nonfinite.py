@@ -12,6 +12,7 @@ from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
 from gradmedic.clip.thresholds.base import check_count
+from gradmedic.stats.transfer import moved
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class SkipNonfinite(BaseTransform):
         """Decide about one step."""
         sick = ~summary.finite
         if summary.loss is not None:
-            sick = sick | ~torch.isfinite(summary.loss.to(sick.device))
+            sick = sick | ~torch.isfinite(moved(summary.loss, sick.device))
         count = torch.where(sick, state.shared["consecutive"] + 1, 0)
         halt = Halt(
             count > self.max_consecutive,

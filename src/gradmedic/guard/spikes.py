@@ -16,6 +16,7 @@ from gradmedic.clip.thresholds.history import new_ring, push
 from gradmedic.clip.thresholds.quantiles import check_window
 from gradmedic.clip.thresholds.zscore import deviations
 from gradmedic.errors import InputError
+from gradmedic.stats.transfer import moved
 
 Signal = Literal["grad_norm", "loss"]
 
@@ -74,7 +75,7 @@ class SkipSpikes(BaseTransform):
 def read_signal(signal: Signal, summary: GradientSummary) -> torch.Tensor | None:
     """Return the signal, 0-d float64: NaN where the gradients are not finite, None where the loss is not known."""
     if signal == "loss":
-        return None if summary.loss is None else summary.loss.to(summary.norm.device, torch.float64)
+        return None if summary.loss is None else moved(summary.loss, summary.norm.device, torch.float64)
     total = summary.total
     return torch.where(summary.finite, total, torch.full_like(total, torch.nan))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradmedic.stats import StatsTable, gradient_stats, norms
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
-from gradmedic.stats.mesh_layout import is_distributed
+from gradmedic.stats.mesh_layout import any_distributed
 from gradmedic.stats.parts import part_to_measure
 from gradmedic.types import Backend
 
@@ -54,7 +54,7 @@ def measure_gradients(
         ranks then. With a distribution, the table is of what lies here, and `present` too: who is joined with other
         things of the step later takes no collectives of its own.
     """
-    if not any(map(is_distributed, parameters)):
+    if not any_distributed(parameters):
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if full:
             return gradient_stats(gradients, histogram=histogram, backend=backend), None, None, None

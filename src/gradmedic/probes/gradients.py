@@ -23,6 +23,7 @@ from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import plain_scalar
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import local_gradient, readable
+from gradmedic.stats.transfer import moved
 from gradmedic.torch_hooks import ClipCall
 from gradmedic.types import Backend
 
@@ -72,7 +73,7 @@ class GradientReader:
         )
         if factor is not None and apart is None:
             table = None if table is None else table.scaled(factor)
-            vector = None if vector is None else vector * factor.to(vector.device)
+            vector = None if vector is None else vector * moved(factor, vector.device)
             factor = None
         versions = [_version(p) for p in parameters] if waits else []
         keys = [id(p) for p in parameters]
@@ -198,7 +199,7 @@ class GradientReader:
         present = [(at, p) for at, p in zip(changed, parameters, strict=True) if readable(p)]
         if present:
             values = global_norms([_gradient_or_nothing(p) for _, p in present], self.agreement, backend=self._backend)
-            values = values if divide_by is None else values / divide_by.double().to(values.device)
+            values = values if divide_by is None else values / moved(divide_by.double(), values.device)
             reading.remeasured = ([at for at, _ in present], values)
 
     @staticmethod

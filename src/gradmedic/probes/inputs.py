@@ -10,12 +10,54 @@ from typing import Any
 import torch
 
 from gradmedic.facts import InputFact
+from gradmedic.host_copies import Floats, HostCopies
+from gradmedic.probes.parcel import Parcel
 
 _MAX_TENSORS = 8
+_MAX_BYTES = 1 << 20
 _MAX_DEPTH = 3
 _MAX_IDS = 2**12
 _MIN_ROWS = 8
 _IDS = (torch.int64, torch.int32, torch.int16)
+
+
+class InputFacts:
+    """Samples on their way to the host, and what is known of those that have arrived; in order."""
+
+    def __init__(self) -> None:
+        self._copies = HostCopies(_MAX_BYTES)
+        self._under_way: list[tuple[list[InputSample], Parcel]] = []
+
+    def send(self, samples: Sequence[InputSample]) -> None:
+        """Send some off, in one copy that nobody waits for."""
+        if samples:
+            parcel = Parcel()
+            for sample in samples:
+                parcel.add(sample.values)
+            parcel.send(self._copies)
+            self._under_way.append((list(samples), parcel))
+
+    def arrived(self, *, wait: bool) -> list[InputFact]:
+        """Return what has arrived since; all, if it is waited for, as at the end."""
+        self._copies.over = wait
+        facts: list[InputFact] = []
+        while self._under_way and (wait or self._under_way[0][1].arrived):
+            samples, parcel = self._under_way.pop(0)
+            parcel.open()
+            for at, sample in enumerate(samples):
+                values = parcel.get(at)
+                facts += [] if values is None else [sample.fact(values)]
+        return facts
+
+    @property
+    def expected(self) -> bool:
+        """Whether any are on their way."""
+        return bool(self._under_way)
+
+    @property
+    def host_syncs(self) -> int:
+        """How often training was held up for them."""
+        return self._copies.waits
 
 
 @dataclass(slots=True)
@@ -31,9 +73,9 @@ class InputSample:
     dtype: str
     values: torch.Tensor
 
-    def read(self) -> InputFact:
-        """Bring the statistics to the host."""
-        nans, infs, low, high, mean, std, *more = self.values.to("cpu").numpy().tolist()
+    def fact(self, values: Floats) -> InputFact:
+        """Return the statistics, once their values are on the host."""
+        nans, infs, low, high, mean, std, *more = values.tolist()
         mode, features = (value if math.isfinite(value) else None for value in more)
         return InputFact(
             self.name, self.step, self.shape, self.dtype, int(nans), int(infs), low, high, mean, std, mode, features

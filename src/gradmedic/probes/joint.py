@@ -8,6 +8,7 @@ from gradmedic.probes.positions import index_of
 from gradmedic.probes.reading import Reading, current_norms
 from gradmedic.stats.joining import run
 from gradmedic.stats.spans import Spans
+from gradmedic.stats.transfer import moved
 
 #: Sums over all tensors and ranks: squares of the norms before and after clipping and after our own, NaN and infinite
 #: elements, tensors that have a gradient.
@@ -25,7 +26,7 @@ def join_totals(readings: list[tuple[Reading, list[int]]], size: int, spans: Spa
     home = readings[0][0].norm.device if readings else torch.device("cpu")
     rows = torch.zeros(len(SUMS), size, dtype=torch.float64, device=home)
     for reading, positions in readings:
-        rows[:, index_of(positions, home)] = _rows(reading).to(home)
+        rows[:, index_of(positions, home)] = moved(_rows(reading), home)
     return run(spans.joining_totals(rows))
 
 
@@ -37,13 +38,13 @@ def _rows(reading: Reading) -> torch.Tensor:
             own = _scaled(own, clip.scale, clip.positions)
     nans = before.isnan().double() if table is None else table.nan_count.double()
     infs = before.isinf().double() if table is None else table.inf_count.double()
-    there = torch.ones_like(before) if reading.present is None else reading.present.to(before.device).double()
+    there = torch.ones_like(before) if reading.present is None else moved(reading.present, before.device).double()
     squares = [torch.where(torch.isfinite(each), each, 0.0).square() for each in (before, after, before * own)]
     return torch.stack([*squares, nans, infs, there])
 
 
 def _scaled(values: torch.Tensor, factor: torch.Tensor, positions: list[int] | None) -> torch.Tensor:
-    factor = factor.to(values.device)
+    factor = moved(factor, values.device)
     if positions is None:
         return values * factor
     return values.index_copy(0, index_of(positions, values.device), values[index_of(positions, values.device)] * factor)

@@ -26,8 +26,9 @@ from gradmedic.probes.watch_options import WatchOptions
 from gradmedic.process_rank import several_ranks
 from gradmedic.roster import Roster
 from gradmedic.stats import gradient_stats
-from gradmedic.stats.mesh_layout import is_distributed
+from gradmedic.stats.mesh_layout import any_distributed, is_distributed
 from gradmedic.stats.parts import visible_gradient
+from gradmedic.stats.transfer import moved
 from gradmedic.types import Backend
 
 _FIRST_STEPS = 3
@@ -92,7 +93,7 @@ class LocalGradients:
         if norms is None or nonfinite is None:
             return
         if pending.loss_scale is not None:
-            norms = norms / pending.loss_scale.to(norms.device, norms.dtype)
+            norms = norms / moved(pending.loss_scale, norms.device, norms.dtype)
         pending.vectors["local_norm"] = (norms, positions)
         pending.vectors["local_nonfinite"] = (nonfinite, positions)
 
@@ -135,7 +136,7 @@ class LocalSample:
                 the first forward pass there are no gathered weights.
         """
         missing = [each for each in parameters if id(each) not in self._hooked and each.requires_grad]
-        holders = gathered() if any(map(is_distributed, missing)) else {}
+        holders = gathered() if any_distributed(missing) else {}
         for parameter in missing:
             holder = holders.get(id(parameter))
             leaf = parameter if holder is None else whole_weight(holder)

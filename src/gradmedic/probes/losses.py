@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradmedic.probes.graph import reaches, sequence_number
+from gradmedic.stats.transfer import moved
 
 #: Outputs that were scaled and never used are forgotten beyond this number.
 _MAX_SCALED = 64
@@ -88,7 +89,7 @@ class LossMeter:
             value = value.real
         value = value.sum() if value.dim() else value
         if scale is not None:
-            value = value / scale.to(value.device)
+            value = value / moved(scale, value.device)
         return value.to(torch.float64 if value.device.type != "mps" else torch.float32)
 
     def _scale_of(self, root: torch.Tensor) -> torch.Tensor | None:
@@ -99,7 +100,7 @@ class LossMeter:
         if self._sum is None:
             self._sum = value.clone()
         else:
-            self._sum = self._sum + value.to(self._sum.device)
+            self._sum = self._sum + moved(value, self._sum.device)
 
     @property
     def loss(self) -> torch.Tensor | None:

@@ -27,8 +27,8 @@ from gradmedic.probes.pending import ClipCount, PendingFrame
 from gradmedic.probes.sampled_changes import SampledChanges, StepSample
 from gradmedic.roster import Roster
 from gradmedic.stats.joining import Joining, run_together
-from gradmedic.stats.mesh_layout import is_distributed
-from gradmedic.stats.parts import readable
+from gradmedic.stats.mesh_layout import any_distributed
+from gradmedic.stats.parts import readable_among
 from gradmedic.stats.spans import Spans
 from gradmedic.types import Backend
 
@@ -78,7 +78,7 @@ class OptimizerProbe:
         self.step = 0
         self.freshness = Freshness()
         self.clip_count = ClipCount()
-        self.spread = any(map(is_distributed, held_by(optimizer)))
+        self.spread = any_distributed(held_by(optimizer))
         self.spans: Spans | None = None
         self.reference: weakref.ref[Any] = weakref.ref(optimizer)
         self._roster = roster
@@ -124,7 +124,7 @@ class OptimizerProbe:
             # Not in any watched model: still part of what the optimizer does.
             names.append(entry.name if entry is not None else f"{self.name}[{position}]")
         self._names = tuple(names)
-        self.spread = any(map(is_distributed, found))
+        self.spread = any_distributed(found)
         if self._reader.groups is not None:
             spec = describe_tensors(found, self._names, self._roster.models)
             self.spans = self._reader.groups.spans(spec, found, self._reader.agreement)
@@ -161,7 +161,7 @@ class OptimizerProbe:
             return []
         opened.was_read = True
         parameters = opened.parameters
-        present = [at for at, parameter in enumerate(parameters) if readable(parameter)]
+        present = readable_among(parameters)
         if len(present) < len(parameters) and self._reader.engines is not None:
             kept = self._reader.engines.hidden(parameters)
             opened.hidden = sorted({*opened.hidden, *kept})

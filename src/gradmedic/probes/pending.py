@@ -1,12 +1,11 @@
-"""Frames whose numbers still lie on a device, and the one copy that brings them home.
+"""Frames whose numbers may still lie on a device.
 
-A step hands over tensors, never numbers. On a CPU they are read at once; from a device everything that one or many
-steps have left is joined into one vector and copied once.
+A step hands over tensors, never numbers: everything that one or many steps have left is put into one parcel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,54 +15,13 @@ import torch
 
 from gradmedic.clip.base import Reason
 from gradmedic.frame import NONE, SEEN, Frame, TensorTable
+from gradmedic.host_copies import Floats, HostCopies
 from gradmedic.probes.gradients import Clip, Reading
 from gradmedic.probes.module_stats import ModuleSample
+from gradmedic.probes.parcel import Parcel
 from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
 
-Floats = npt.NDArray[np.float64]
 _CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
-
-
-class Parcel:
-    """Collects tensors and brings all of them to the host in one copy."""
-
-    def __init__(self) -> None:
-        self._tensors: list[torch.Tensor] = []
-        self._arrays: list[Floats] | None = None
-
-    def add(self, tensor: torch.Tensor | None) -> int:
-        """Put a tensor in; returns its place, -1 for None."""
-        if tensor is None:
-            return -1
-        self._tensors.append(tensor.detach())
-        return len(self._tensors) - 1
-
-    def send(self) -> int:
-        """Copy everything; returns the number of host synchronisations: 1 if anything lies on a device, else 0."""
-        devices = {tensor.device for tensor in self._tensors if tensor.device.type != "cpu"}
-        if not devices:
-            self._arrays = [tensor.numpy().astype(np.float64, copy=False) for tensor in self._tensors]
-            return 0
-        home = next(iter(devices))
-        wide = torch.float32 if home.type == "mps" else torch.float64
-        flat = torch.cat([tensor.to(home, wide, non_blocking=True).reshape(-1) for tensor in self._tensors])
-        values = flat.to("cpu").numpy().astype(np.float64, copy=False)
-        ends = np.cumsum([tensor.numel() for tensor in self._tensors])
-        pieces = np.split(values, ends[:-1])
-        self._arrays = [piece.reshape(t.shape) for piece, t in zip(pieces, self._tensors, strict=True)]
-        return 1
-
-    def get(self, place: int) -> Floats | None:
-        """Take a tensor's values out again; None for place -1."""
-        if place < 0:
-            return None
-        assert self._arrays is not None, "send() comes first"
-        return self._arrays[place]
-
-    def number(self, place: int) -> float | None:
-        """Take a 0-d tensor's value out."""
-        value = self.get(place)
-        return None if value is None else float(value.reshape(-1)[0])
 
 
 @dataclass(slots=True)
@@ -119,6 +77,16 @@ class PendingFrame:
     known_norm: float | None = None
     skip_reason_if_found_inf: str = "non-finite gradients under the loss scale"
 
+    def log(self, given: Mapping[str, torch.Tensor | float]) -> None:
+        """Add what the user has logged for the step."""
+        for key, value in given.items():
+            if key == "loss":
+                self.loss = torch.as_tensor(value, dtype=torch.float64)
+            elif isinstance(value, torch.Tensor):
+                self.logged[key] = value
+            else:
+                self.frame.logged = {**self.frame.logged, key: value}
+
     def pack(self, parcel: Parcel) -> Callable[[], Frame]:
         """Put everything into the parcel; the function returned finishes the frame once it is sent."""
         scalars = [parcel.add(value) for value in (self.loss, self.loss_scale, self.found_inf)]
@@ -156,10 +124,11 @@ class PendingFrame:
 
 
 def resolve(pending: Sequence[PendingFrame]) -> list[Frame]:
-    """Bring frames to the host, all in one copy."""
+    """Bring frames to the host, all in one copy, and wait for it."""
     parcel = Parcel()
     finishers = [each.pack(parcel) for each in pending]
-    parcel.send()
+    parcel.send(HostCopies())
+    parcel.open()
     return [finish() for finish in finishers]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gradmedic.stats.transfer import to_device
+
 
 def index_of(positions: Sequence[int], device: torch.device) -> torch.Tensor:
     """Return positions as an int64 tensor on the device; it is shared and must not be changed."""
@@ -15,4 +17,4 @@ def index_of(positions: Sequence[int], device: torch.device) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _index_of(positions: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(positions, dtype=torch.int64, device=device)
+    return to_device(torch.tensor(positions, dtype=torch.int64, device="cpu"), device)

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from gradmedic.facts import Facts, ParameterFact
 from gradmedic.names import walk_modules
 from gradmedic.probes.graph import computes_in, walk
-from gradmedic.probes.inputs import InputSample, sample_inputs
+from gradmedic.probes.inputs import InputFacts, InputSample, sample_inputs
 from gradmedic.roster import Roster
 from gradmedic.torch_hooks import hook_calls, hook_inputs
 
@@ -48,6 +48,7 @@ class Preflight:
         self._looked_at: set[str] = set()
         self._hooked_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._samples: list[InputSample] = []
+        self.inputs = InputFacts()
         self._reached: set[str] = set()
         self._order: dict[str, int] = {}
         self._called: set[str] = set()
@@ -143,13 +144,13 @@ class Preflight:
         Args:
             owners: id(parameter) -> name of the optimizer that has it.
             stale: what optimizers hold that no watched model has.
-            may_wait: whether input statistics may be read back from a device now.
+            may_wait: whether input statistics may be waited for, where they lie on a device.
             may_look: whether no other thread can be writing gradients now.
         """
         self._may_look = may_look
-        if may_wait or all(sample.values.device.type == "cpu" for sample in self._samples):
-            self.facts.inputs.extend(sample.read() for sample in self._samples)
-            self._samples.clear()
+        self.inputs.send(self._samples)
+        self._samples.clear()
+        self.facts.inputs.extend(self.inputs.arrived(wait=may_wait))
         self.facts.stale = stale
         self._owned = {key: entry for key, entry in self._owned.items() if entry[0]() is not None}
         self.facts.parameters = {

@@ -116,13 +116,13 @@ class Publisher:
         origin = self._origins.event(pending.frame)
         if origin is not None:
             self._output.event(origin)
-        self._update_facts(pending.frame.step, pending.frame.time, pending.keep)
+        self._update_facts(pending.frame.step, pending.frame.time)
 
-    def collect_facts(self, *, may_wait: bool = True) -> Facts:
+    def collect_facts(self, *, may_wait: bool = False) -> Facts:
         """Return what is known of the run now.
 
         Args:
-            may_wait: whether values may be read from a device.
+            may_wait: whether what still lies on a device may be waited for.
         """
         owners: dict[int, str] = {}
         stale: list[dict[str, Any]] = []
@@ -137,16 +137,25 @@ class Publisher:
         return self._preflight.collect(owners, stale, may_wait=may_wait, may_look=self._threads.alone())
 
     @part("facts")
-    def _update_facts(self, step: int, time: float, may_wait: bool) -> None:
+    def finish_facts(self) -> None:
+        """All ends: wait for what is known of inputs and has not arrived, as in a run of few steps."""
+        if self._preflight.inputs.expected:
+            self._tell_facts(max((probe.step for probe in self._fleet.probes), default=1) - 1, may_wait=True)
+
+    @part("facts")
+    def _update_facts(self, step: int, time: float) -> None:
         preflight = self._preflight
-        if preflight.over and step % _MEMBERSHIP_EVERY != 0:
+        if preflight.over and step % _MEMBERSHIP_EVERY != 0 and not preflight.inputs.expected:
             return
         if not preflight.over:
             preflight.watch_inputs()
             preflight.look_at_unreached()
             counts = [probe.step for probe in self._fleet.probes]
             preflight.stepped(min(counts, default=step + 1), max(counts, default=step + 1))
+        self._tell_facts(step, time=time)
+
+    def _tell_facts(self, step: int, *, may_wait: bool = False, **when: float) -> None:
         facts = self.collect_facts(may_wait=may_wait).to_json()
         if facts != self._last_facts:
             self._last_facts = facts
-            self._output.event({"kind": "facts", "step": step, "time": time, "facts": facts})
+            self._output.event({"kind": "facts", "step": step, **when, "facts": facts})

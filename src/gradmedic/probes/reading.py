@@ -11,6 +11,7 @@ from gradmedic.probes.positions import index_of
 from gradmedic.stats import StatsTable
 from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.joining import Joining, run_together
+from gradmedic.stats.transfer import moved, to_device
 
 #: A gradient's address and version counter.
 Version = tuple[int, int]
@@ -72,13 +73,13 @@ class Reading:
         if len(positions) == len(self.keys):
             return self
         places = {old: new for new, old in enumerate(positions)}
-        index = torch.tensor(positions, dtype=torch.int64)
+        index = torch.tensor(positions, dtype=torch.int64, device="cpu")
         part = Reading(
             [self.keys[at] for at in positions],
             None if self.table is None else _select(self.table, index),
-            None if self.norms is None else self.norms[index.to(self.norms.device)],
+            None if self.norms is None else self.norms[to_device(index, self.norms.device)],
             [self.versions[at] for at in positions],
-            present=None if self.present is None else self.present[index.to(self.present.device)],
+            present=None if self.present is None else self.present[to_device(index, self.present.device)],
             apart=None if self.apart is None else self.apart.among(positions),
             factor=self.factor,
         )
@@ -102,13 +103,18 @@ class Reading:
         assert self.norms is not None
         return self.norms
 
+    @property
+    def device(self) -> torch.device:
+        """Where the statistics lie."""
+        return self.table.moments.device if self.table is not None else self.norm.device
+
     def nonfinite(self) -> torch.Tensor:
         """Number of NaN and infinite elements, 0-d; from norms alone it is 1 for each tensor that has any."""
         return self.table.nonfinite() if self.table is not None else (~torch.isfinite(self.norm)).sum()
 
 
 def _select(table: StatsTable, positions: torch.Tensor) -> StatsTable:
-    at = positions.to(table.counts.device)
+    at = to_device(positions, table.counts.device)
     histogram = None if table.log2_hist is None else table.log2_hist[at]
     return StatsTable(table.moments[:, at], table.counts[:, at], histogram)
 
@@ -118,9 +124,9 @@ def current_norms(reading: Reading) -> torch.Tensor:
     values = reading.norm.clone()
     for clip in reading.clips:
         if clip.scale is not None:
-            factor = clip.scale.to(values.device)
+            factor = moved(clip.scale, values.device)
         elif clip.total_norm is not None and clip.max_norm is not None:
-            total = clip.total_norm.to(values.device, values.dtype)
+            total = moved(clip.total_norm, values.device, values.dtype)
             factor = torch.clamp(clip.max_norm / (total + 1e-6), max=1.0)
         else:
             continue
@@ -131,7 +137,7 @@ def current_norms(reading: Reading) -> torch.Tensor:
             values[index] = values[index] * factor
     if reading.remeasured is not None:
         index = index_of(reading.remeasured[0], values.device)
-        values[index] = reading.remeasured[1].to(values.device)
+        values[index] = moved(reading.remeasured[1], values.device)
     return values
 
 

@@ -16,7 +16,8 @@ from gradmedic.stats import norms
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
 from gradmedic.stats.joining import Joining
-from gradmedic.stats.parts import local_gradient
+from gradmedic.stats.parts import local_gradients
+from gradmedic.stats.transfer import moved
 from gradmedic.types import Backend
 
 #: Weight norms are measured at each of the first steps, and from then on at recorded steps this far apart.
@@ -104,7 +105,7 @@ class SampledChanges:
     def read_direction(self, sample: StepSample, parameters: Sequence[torch.Tensor]) -> None:
         """Read the gradient's coordinates."""
         if self._sampler is not None:
-            sample.direction = self._sampler.read([local_gradient(parameter) for parameter in parameters])
+            sample.direction = self._sampler.read(local_gradients(parameters))
 
     def changed(self, sample: StepSample) -> bool:
         """Whether the weights differ from those at the beginning of the step (reads the host; CPU loops only)."""
@@ -167,12 +168,12 @@ def joining_columns(
         distribution: how the tensors lie on the ranks.
     """
     home = next(iter(columns.values())).device
-    numels = numels.to(home)
+    numels = moved(numels, home)
     nothing = torch.zeros_like(numels)
     sums = {name: _as_sum(name, values, numels) for name, values in columns.items() if name != "weight_norm"}
     sums["numel"] = numels
     weights = columns.get("weight_norm")
-    sums["weight_norm"] = nothing if weights is None else weights.to(home).square()
+    sums["weight_norm"] = nothing if weights is None else moved(weights, home).square()
     sums["measured"] = nothing if weights is None else numels
     rows = yield from distribution.joining_sums(
         torch.stack([torch.where(numels > 0, row, nothing) for row in sums.values()])

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from gradmedic.probes.host_samples import HostSamples
+from gradmedic.stats.transfer import to_device
 
 #: At most so many coordinates of one tensor, and of all tensors together (256 KiB in fp32, which stays in the caches).
 MAX_PER_TENSOR = 4096
@@ -94,13 +95,14 @@ class CoordinateSampler:
         counts = np.array([stride.count for stride in strides], dtype=np.int64)
         numels = np.array([tensor.numel() for tensor in tensors], dtype=np.float64)
         self._counts, self._factors = counts, numels / np.maximum(counts, 1)
-        self._lengths = torch.from_numpy(counts[order])
+        self._lengths = counts[order]
         self._filled = np.flatnonzero(counts[order])
         self._starts = (np.cumsum(counts[order]) - counts[order])[self._filled]
         self._shapes = [tensor.shape for tensor in tensors]
         self._odd = len({tensor.device for tensor in tensors}) > 1 or any(
             tensor.is_complex() or tensor.element_size() == 1 for tensor in tensors
         )
+        self._constants: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._last_squares: tuple[torch.Tensor, torch.Tensor] | None = None
         self._host = self._on_host(tensors) if not self._odd and HostSamples.able(tensors) else None
 
@@ -176,7 +178,8 @@ class CoordinateSampler:
         change = after.double() - before.double()
         squares = self._sum(change.square_())
         same = self._sum(after == before)
-        factors, counts = (torch.from_numpy(each).to(squares.device) for each in (self._factors, self._counts))
+        factors = self._there("factors", self._factors, squares.device)
+        counts = self._there("counts", self._counts, squares.device)
         return (squares * factors).sqrt(), same / counts  # NaN for a tensor without elements
 
     def _compare_on_host(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,7 +211,7 @@ class CoordinateSampler:
             dot, squares_of_one, squares_of_other = self._host.compare(one, other)[2:] * self._factors
             return torch.from_numpy(dot), torch.from_numpy(squares_of_one), torch.from_numpy(squares_of_other)
         wide, former = one.double(), other.double()
-        factors = torch.from_numpy(self._factors).to(wide.device)
+        factors = self._there("factors", self._factors, wide.device)
         return (
             self._sum(wide * former) * factors,
             self._sum(wide * wide) * factors,
@@ -231,9 +234,16 @@ class CoordinateSampler:
         if values.device.type == "cpu":
             return torch.from_numpy(self._sum_on_host(values.numpy()))
         # unsafe=True leaves out a check of the lengths that would read them back from the device.
-        lengths = self._lengths.to(values.device)
+        lengths = self._there("lengths", self._lengths, values.device)
         sums = torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True, initial=0)
-        return sums if self._in_order else sums[torch.from_numpy(self._place).to(sums.device)]
+        return sums if self._in_order else sums[self._there("place", self._place, sums.device)]
+
+    def _there(self, name: str, values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+        """Return constants on a device: sent there once, for that takes a copy."""
+        key = (name, device)
+        if key not in self._constants:
+            self._constants[key] = to_device(torch.from_numpy(values), device)
+        return self._constants[key]
 
     def _sum_on_host(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         # segment_reduce is an order of magnitude slower than numpy's on a CPU. reduceat gives an empty segment its

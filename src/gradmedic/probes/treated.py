@@ -20,6 +20,7 @@ from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.mesh_layout import is_distributed
 from gradmedic.stats.parts import visible_gradient
 from gradmedic.stats.spans import Spans
+from gradmedic.stats.transfer import moved
 from gradmedic.types import Backend
 
 Readings = list[tuple[Reading, list[int]]]
@@ -73,8 +74,8 @@ def _of_readings(
     for reading, positions in readings:
         index = index_of(positions, home)
         part = _of_reading(spec, reading, access, step, loss)
-        norm[index], sick[index] = part.norm.to(home), part.nonfinite.to(home)
-        seen[index] = True if part.seen is None else part.seen.to(home)
+        norm[index], sick[index] = moved(part.norm, home), moved(part.nonfinite, home)
+        seen[index] = True if part.seen is None else moved(part.seen, home)
     return GradientSummary(spec, norm, sick, seen, step, loss, gradients=access)
 
 
@@ -113,15 +114,15 @@ def note(
         if reading.remeasured is not None:
             at, values = reading.remeasured
             mine = own if not own.dim() else own[index_of(at, own.device)]
-            reading.remeasured = (at, values * mine.to(values.device))
+            reading.remeasured = (at, values * moved(mine, values.device))
         mine_changed = [at for at, position in enumerate(positions) if position in changed]
         if mine_changed and before is not None:
             after = _norms_now([positions[at] for at in mine_changed], gradients, distribution, backend)
-            after = after if loss_scale is None else after / loss_scale.double().to(after.device)
+            after = after if loss_scale is None else after / moved(loss_scale, after.device, torch.float64)
             own = own.expand(len(positions)).clone()
             index = index_of(mine_changed, own.device)
             former = before[index]
-            ratio = torch.where(former > 0, after.to(former.device) / former, torch.ones_like(former))
+            ratio = torch.where(former > 0, moved(after, former.device) / former, torch.ones_like(former))
             own[index] = torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
         flag = None if decision.clipped is None else decision.clipped.double()
         reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold))

@@ -17,11 +17,12 @@ from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
 from gradmedic.clip.apply import apply_operations
 from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
-from gradmedic.clip.late import LateFlag
+from gradmedic.clip.late import LateFlags
 from gradmedic.clip.spec import Spec, describe_tensors
 from gradmedic.clip.state import State, export_state, import_state
 from gradmedic.clip.withhold import DroppedGradients, FlaggedSkip, Withheld, honours_found_inf
 from gradmedic.errors import InputError, TransformError
+from gradmedic.host_copies import HostCopies
 from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.reading import join
@@ -35,6 +36,9 @@ from gradmedic.stats.parts import add_up_gradients, gradient_or_zeros
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
 
+#: Pinned memory for flags that end training.
+_LATE_BYTES = 1 << 20
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -43,10 +47,12 @@ class Verdict:
     Attributes:
         decision: the transform's.
         skip: whether the step is skipped; None when only the device knows.
+        asked: whether it was asked for why training is to end, which it says once.
     """
 
     decision: Decision
     skip: bool | None = False
+    asked: bool = False
 
 
 @dataclass(slots=True)
@@ -62,7 +68,7 @@ class _Patient:
     optimizer: weakref.ref[Any] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    late: list[tuple[LateFlag, Halt]] = field(default_factory=list)
+    late: list[tuple[LateFlags, tuple[Halt, ...]]] = field(default_factory=list)
 
 
 class Treatment:
@@ -82,7 +88,8 @@ class Treatment:
     ) -> None:
         self._agreement = agreement or Agreement()
         self.together = Together(self._agreement)
-        self.host_syncs = 0
+        self._waits = 0
+        self._copies = HostCopies(_LATE_BYTES)
         self.uncredited: deque[torch.Tensor] = deque(maxlen=16)  # emptied by a scaler's update, if there is one
         self._transform = transform
         self._roster = roster
@@ -95,6 +102,11 @@ class Treatment:
     def active(self) -> bool:
         """Whether there is a transform."""
         return self._transform is not None
+
+    @property
+    def host_syncs(self) -> int:
+        """How often training was held up: where an optimizer that cannot skip by itself had to be told what to do."""
+        return self._waits + self._copies.waits
 
     def prepare(self, probe: OptimizerProbe, optimizer: Any) -> None:
         """Make ready for an optimizer before its first step; raises TransformError where the transform does not fit."""
@@ -225,7 +237,7 @@ class Treatment:
             patient.withheld = FlaggedSkip(optimizer, flag)
         else:
             if skip is None:  # this optimizer cannot skip by itself: somebody has to know
-                self.host_syncs += 1
+                self._waits += 1
                 skip = bool(flag.cpu())
             if skip:
                 patient.withheld = DroppedGradients(probe.parameters(probe.reference() or optimizer))
@@ -236,20 +248,20 @@ class Treatment:
     def _halt(self, patient: _Patient, verdict: Verdict) -> Halt | None:
         """Return why training is to end: by what is known now, or by what has arrived from steps before."""
         waiting, patient.late = patient.late, []
-        tripped: Halt | None = None
-        for late, halt in waiting:
-            flag = late.read()
-            if flag is None:
-                patient.late.append((late, halt))
-            elif flag and tripped is None:
-                tripped = halt
-        for halt in verdict.decision.halts:
-            known = self._known(halt.flag)
-            if known and tripped is None:
-                tripped = halt
-            elif known is None:
-                patient.late.append((LateFlag(halt.flag), halt))
-        return tripped
+        tripped: list[Halt] = []
+        for late, halts in waiting:
+            flags = late.read()
+            if flags is None:
+                patient.late.append((late, halts))
+            else:
+                tripped += [halt for halt, flag in zip(halts, flags, strict=True) if flag]
+        asked, verdict.asked = verdict.asked, True
+        known = [] if asked else [(halt, self._known(halt.flag)) for halt in verdict.decision.halts]
+        tripped += [halt for halt, flag in known if flag]
+        unknown = tuple(halt for halt, flag in known if flag is None)
+        if unknown:
+            patient.late.append((LateFlags([halt.flag for halt in unknown], self._copies), unknown))
+        return tripped[0] if tripped else None
 
     def conclude(self, probe: OptimizerProbe, pending: PendingFrame) -> None:
         """The optimizer has stepped (or passed the step over): say so in its frame, and put back what was taken."""

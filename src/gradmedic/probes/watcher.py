@@ -345,6 +345,11 @@ class StepWatcher(Listener):
         return {name: optimizer for name, optimizer in found if optimizer is not None}
 
     @property
+    def host_syncs(self) -> int:
+        """How often training was held up by a device, beside what the frames took."""
+        return self._treatment.host_syncs + self.preflight.inputs.host_syncs
+
+    @property
     def under_way(self) -> bool:
         """Whether a backward pass has run since the last step of any optimizer."""
         return self._losses.meter.count > 0
@@ -353,6 +358,7 @@ class StepWatcher(Listener):
         """Finish what is open; called once, after the hooks are gone."""
         with self.lock:
             self._boundaries.finish_by_hand()
+            self._publisher.finish_facts()
         self._treatment.close()
         self.stop_flow()
         self.stop_sampling()

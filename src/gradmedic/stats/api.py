@@ -14,12 +14,6 @@ from gradmedic.stats.merging import add_zeros
 from gradmedic.stats.table import StatsTable
 from gradmedic.types import Backend
 
-_BUILD = (
-    "expected the compiled extension for backend='native', and it is not there; install a C compiler and reinstall "
-    "with `pip install --force-reinstall --no-deps gradmedic` (in a source tree: `python setup.py build_ext "
-    "--inplace`), or use backend='auto'"
-)
-
 
 def gradient_stats(tensors: Tensors, *, histogram: bool = False, backend: Backend = "auto") -> StatsTable:
     """Measure tensors: norm, extremes, mean, spread and counts of each, in one pass over memory on the CPU.
@@ -91,7 +85,7 @@ def _chosen(backend: Backend) -> Backend:
     if native.native_available():
         return backend
     if backend == "native":
-        raise InputError(_BUILD)
+        native.require_native()
     return "torch" if backend == "auto" else backend
 
 

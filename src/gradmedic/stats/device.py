@@ -16,6 +16,7 @@ from torch import Tensor
 from gradmedic.stats import torch_backend, triton_backend
 from gradmedic.stats.table import StatsTable
 from gradmedic.stats.triton_backend import TritonStats
+from gradmedic.stats.triton_treatment import TritonTreatment
 
 R = TypeVar("R")
 _log = logging.getLogger("gradmedic")
@@ -43,11 +44,17 @@ class Kernels:
         """Return the table of tensors for which it `can`, on their device; None where the kernels fail."""
         return self._try(lambda stats: stats.measure(tensors, histogram))
 
-    def scale(self, tensors: list[Tensor], factors: Tensor) -> bool:
-        """Multiply each tensor by its factor, float64 [N] on the device; returns whether it was done."""
-        if not self.can(tensors) or factors.device != tensors[0].device:
-            return False
-        return bool(self._try(lambda stats: stats.scale(tensors, factors)))
+    def treat(self, tensors: list[Tensor], work: Callable[[TritonTreatment, set[int]], object]) -> list[int]:
+        """Let kernels change tensors in place; returns the positions of those that are left to torch's operations.
+
+        Args:
+            tensors: what is changed.
+            work: changes them, and adds to the set the positions of those that are done.
+        """
+        done: set[int] = set()
+        if self.can(tensors):
+            self._try(lambda stats: work(stats.treatment, done))
+        return [at for at in range(len(tensors)) if at not in done]
 
     def _try(self, work: Callable[[TritonStats], R]) -> R | None:
         if self.problem is not None or triton_backend.kernels() is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.collective import collective_of
 from gradmedic.stats.joining import Joining, Request, run
-from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of
+from gradmedic.stats.mesh_layout import MeshLayout, added_up, any_distributed, is_distributed, layout_of, local_of
 from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
 from gradmedic.stats.table import StatsTable
 from gradmedic.stats.torch_backend import send
@@ -23,7 +23,7 @@ from gradmedic.stats.torch_backend import send
 
 def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of tensors that lie here."""
-    return [local_of(tensor) for tensor in tensors]
+    return [local_of(tensor) for tensor in tensors] if any_distributed(tensors) else list(tensors)
 
 
 def plain_scalar(value: Tensor) -> Tensor:

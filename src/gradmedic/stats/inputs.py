@@ -58,6 +58,8 @@ def unwrap(tensor: Any, called: str) -> Tensor:
 
 
 def _plain(tensor: Tensor, called: str) -> Tensor:
+    if type(tensor) is Tensor and not tensor.requires_grad:
+        return tensor
     if type(tensor) in (Tensor, torch.nn.Parameter):
         return tensor.detach()
     subclass: Any = tensor.detach()

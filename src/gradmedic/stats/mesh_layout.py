@@ -6,6 +6,7 @@ rank holds a part), replicated (every rank holds the same) or partial (the ranks
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,15 @@ class MeshLayout:
 
 def is_distributed(tensor: Any) -> bool:
     """Whether a tensor is a DTensor; nothing is imported for tensors that are none."""
-    kind = type(tensor)
+    return _is_kind_of_many(type(tensor))
+
+
+def any_distributed(tensors: Iterable[Any]) -> bool:
+    """Whether any of the tensors is a DTensor; asked of each type, not of each tensor."""
+    return any(map(_is_kind_of_many, set(map(type, tensors))))
+
+
+def _is_kind_of_many(kind: type[Any]) -> bool:
     known = _kinds.get(kind)
     if known is None:
         known = _kinds[kind] = hasattr(kind, "device_mesh")

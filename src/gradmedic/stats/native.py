@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradmedic.errors import InputError
 from gradmedic.stats.inputs import flat_view
 from gradmedic.stats.table import StatsTable
 from gradmedic.types import HISTOGRAM_BINS
@@ -42,6 +43,16 @@ _QUESTIONS: tuple[Any, ...] = (
 def native_available() -> bool:
     """Return whether the compiled extension can be loaded."""
     return _native is not None
+
+
+def require_native() -> None:
+    """Raise InputError, which says how to build it, where the compiled extension is not there."""
+    if _native is None:
+        raise InputError(
+            "expected the compiled extension for backend='native', and it is not there; install a C compiler and "
+            "reinstall with `pip install --force-reinstall --no-deps gradmedic` (in a source tree: `python setup.py "
+            "build_ext --inplace`), or use backend='auto'"
+        )
 
 
 def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]:

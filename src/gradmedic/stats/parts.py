@@ -5,13 +5,13 @@ An expert that no token of this rank has reached still takes part, with nothing:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradmedic.stats.mesh_layout import added_up, is_distributed, local_of
+from gradmedic.stats.mesh_layout import added_up, any_distributed, is_distributed, local_of
 
 
 def readable(parameter: Tensor) -> bool:
@@ -20,6 +20,20 @@ def readable(parameter: Tensor) -> bool:
     if gradient is None:
         return is_distributed(parameter) and not parameter.is_meta
     return not gradient.is_meta
+
+
+def readable_among(parameters: Sequence[Tensor]) -> list[int]:
+    """Return the positions of those parameters that take part in a reading; see `readable`."""
+    if any_distributed(parameters):
+        return [at for at, parameter in enumerate(parameters) if readable(parameter)]
+    return [at for at, each in enumerate(parameters) if (found := each.grad) is not None and not found.is_meta]
+
+
+def local_gradients(parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the parts of the parameters' gradients that lie here, sharing their memory; None where there is none."""
+    if any_distributed(parameters):
+        return [local_gradient(parameter) for parameter in parameters]
+    return [parameter.grad for parameter in parameters]
 
 
 def local_gradient(parameter: Tensor) -> Tensor | None:
@@ -54,7 +68,10 @@ def add_up_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def _is_partial(gradient: Any) -> bool:
-    return any(placement.is_partial() for placement in gradient.placements)
+    for placement in gradient.placements:  # noqa: SIM110 - a generator takes as long as the answer, for each tensor
+        if placement.is_partial():
+            return True
+    return False
 
 
 def part_to_measure(parameter: Tensor, *, together: bool = True) -> Tensor:

@@ -109,7 +109,7 @@ class StatsTable:
 
     def nonfinite(self) -> Tensor:
         """Return the number of NaN and infinite elements of all tensors: 0-d int64 on the table's device, no sync."""
-        return (self.nan_count + self.inf_count).sum()
+        return self.counts[COUNT_COLUMNS.index("nan_count") :].sum()
 
     def scaled(self, factor: float | Tensor) -> StatsTable:
         """Return the statistics of the tensors multiplied by `factor`, as for taking back a loss scale.

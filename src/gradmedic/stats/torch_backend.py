@@ -24,6 +24,7 @@ from gradmedic.stats.torch_rows import (
     row_norms,
     row_parts,
 )
+from gradmedic.stats.transfer import to_device
 from gradmedic.types import HISTOGRAM_BINS
 
 
@@ -68,7 +69,7 @@ def home(tensors: list[Tensor]) -> torch.device:
 
 def send(values: list[int], device: torch.device) -> Tensor:
     """Return int64 values on the device without waiting for it; `torch.tensor(..., device=...)` would wait."""
-    return torch.tensor(values, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
+    return to_device(torch.tensor(values, dtype=torch.int64, device="cpu"), device)
 
 
 def _measure_group(tensors: list[Tensor], histogram: bool) -> StatsTable:

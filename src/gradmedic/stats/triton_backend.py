@@ -15,21 +15,18 @@ import torch
 from torch import Tensor
 
 from gradmedic.stats.table import StatsTable
-from gradmedic.stats.triton_tables import BLOCK, BLOCKS, TableCache, Tables
+from gradmedic.stats.triton_elements import element, known
+from gradmedic.stats.triton_tables import TableCache, on
+from gradmedic.stats.triton_treatment import TritonTreatment
 from gradmedic.types import HISTOGRAM_BINS
 
-#: Types that the kernels read, by the names that Triton has for them.
-_ELEMENTS = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-    torch.float8_e4m3fn: "float8e4nv",
-    torch.float8_e5m2: "float8e5",
-}
 _DEVICES = ("cuda", "xpu")
-_WARPS = 8
-_COMBINED, _COMBINED_ROWS = 256, 32
+#: A block gives each thread eight elements, so that what its lanes gather stays in some 90 registers: five programs a
+#: processor, each with four blocks on their way at a time, which is what it takes to keep its memory busy.
+_BLOCK, _GROUP, _WARPS = 1024, 4, 4
+#: The combination of few chunks a tensor, as of thousands of small ones, and of many, as of one of a billion elements.
+_FEW = {"BLOCK": 32, "ROWS": 8, "num_warps": 1}
+_MANY = {"BLOCK": 1024, "ROWS": 128, "num_warps": 8}
 
 
 @cache
@@ -39,6 +36,12 @@ def kernels() -> Any:
         return importlib.import_module("gradmedic.stats.triton_kernels")
     except ImportError:
         return None
+
+
+@cache
+def combining() -> Any:
+    """Return the module of the kernel that combines; ImportError where Triton is not installed."""
+    return importlib.import_module("gradmedic.stats.triton_combining_kernels")
 
 
 def interpreted() -> bool:
@@ -53,10 +56,10 @@ def readable(tensor: Tensor) -> bool:
     """
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
-    there = tensor.device.type in _DEVICES or (tensor.device.type == "cpu" and interpreted())
+    place = tensor.device.type
     return (
-        there
-        and tensor.dtype in _ELEMENTS
+        (place in _DEVICES or (place == "cpu" and interpreted()))
+        and known(tensor.dtype)
         and tensor.layout == torch.strided
         and tensor.is_contiguous()
         and not tensor.is_neg()
@@ -64,12 +67,21 @@ def readable(tensor: Tensor) -> bool:
 
 
 class TritonStats:
-    """Measures and scales tensors; keeps the tables of those it saw last."""
+    """Measures tensors; keeps the tables of those it saw last.
+
+    Attributes:
+        treatment: changes tensors, with the same tables.
+    """
 
     def __init__(self) -> None:
         self._cache = TableCache()
-        #: Kernels launched so far.
-        self.launches = 0
+        self.treatment = TritonTreatment(self._cache)
+        self._launches = 0
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return self._launches + self.treatment.launches
 
     @property
     def sent(self) -> int:
@@ -86,78 +98,45 @@ class TritonStats:
         moments = torch.empty(6, count, dtype=torch.float64, device=device)
         counts = torch.empty(4, count, dtype=torch.int64, device=device)
         table_bins = torch.empty(count if histogram else 0, HISTOGRAM_BINS, dtype=torch.int64, device=device)
-        for launch in tables.launches:
-            kernels().measure_chunks[(launch.chunks,)](
-                tables.addresses,
-                tables.numels,
-                tables.owners,
-                tables.starts,
-                launch.first,
+        with on(device):
+            for launch in tables.launches:
+                kernels().measure_chunks[(launch.chunks,)](
+                    tables.addresses,
+                    tables.numels,
+                    tables.owners,
+                    tables.starts,
+                    launch.first,
+                    tables.length,
+                    partials,
+                    bins,
+                    tables.chunks,
+                    HISTOGRAM=histogram,
+                    GROUP=_GROUP,
+                    **_constants(launch.dtype, launch.aligned),
+                )
+            combining().combine_chunks[(count,)](
                 partials,
                 bins,
+                tables.first_chunks,
+                tables.numels,
+                tables.positions,
+                moments,
+                counts,
+                table_bins,
+                count,
                 tables.chunks,
                 HISTOGRAM=histogram,
-                **_constants(launch.dtype, launch.aligned),
+                **(_FEW if tables.most <= _FEW["BLOCK"] else _MANY),
             )
-        kernels().combine_chunks[(count,)](
-            partials,
-            bins,
-            tables.first_chunks,
-            tables.numels,
-            moments,
-            counts,
-            table_bins,
-            count,
-            tables.chunks,
-            HISTOGRAM=histogram,
-            BLOCK=_COMBINED,
-            ROWS=_COMBINED_ROWS,
-        )
-        self.launches += len(tables.launches) + 1
-        return _in_order(StatsTable(moments, counts, table_bins if histogram else None), tables)
-
-    @torch.no_grad()
-    def scale(self, tensors: list[Tensor], factors: Tensor) -> bool:
-        """Multiply each of N >= 1 tensors in place by its factor, in float32 or wider; one of 1 costs no access.
-
-        Args:
-            tensors: `readable`, on one device, each once.
-            factors: float64 [N] on that device; never read back.
-
-        Returns:
-            True.
-        """
-        tables = self._cache.of(tensors)
-        mine = factors if tables.inverse is None else torch.empty_like(factors).scatter_(0, tables.inverse, factors)
-        for launch in tables.launches:
-            kernels().scale_chunks[(launch.chunks,)](
-                tables.addresses,
-                tables.numels,
-                tables.owners,
-                tables.starts,
-                launch.first,
-                mine,
-                **_constants(launch.dtype, launch.aligned),
-            )
-        self.launches += len(tables.launches)
-        return True
+        self._launches += len(tables.launches) + 1
+        return StatsTable(moments, counts, table_bins if histogram else None)
 
 
 def _constants(dtype: torch.dtype, aligned: bool) -> dict[str, Any]:
-    language = importlib.import_module("triton.language")
     return {
-        "ELEMENT": getattr(language, _ELEMENTS[dtype]),
+        "ELEMENT": element(dtype),
         "WIDE": dtype == torch.float64,
         "ALIGNED": aligned,
-        "BLOCK": BLOCK,
-        "BLOCKS": BLOCKS,
+        "BLOCK": _BLOCK,
         "num_warps": _WARPS,
     }
-
-
-def _in_order(table: StatsTable, tables: Tables) -> StatsTable:
-    back = tables.inverse
-    if back is None:
-        return table
-    histogram = None if table.log2_hist is None else table.log2_hist.index_select(0, back)
-    return StatsTable(table.moments.index_select(1, back), table.counts.index_select(1, back), histogram)

@@ -1,14 +1,17 @@
-"""Triton kernels over many tensors at once: statistics of chunks, their combination by tensors, and scaling.
+"""The Triton kernel that measures many tensors at once: statistics of their chunks.
 
 Imported only where Triton is: it decides at import whether kernels are compiled or interpreted. A chunk is a piece of
 one tensor that one program reads, once, from front to back; tensors are found through a table of addresses on the
-device. Nothing is added up by atomics, so that results are the same at every run.
+device. Atomics count bins, in shared memory, and add up nothing else: results are the same at every run.
 
-Annotations are objects here, not strings: Triton tells constants by them.
+Annotations are objects here, not strings: Triton tells constants by them. No tuple is handed over or lies within
+another one, for Triton 3.2, which comes with torch 2.6, compiles neither.
 """
 
 import triton
 import triton.language as tl
+
+from gradmedic.stats.triton_element_kernels import elements_at, whole_block, widened
 
 #: Rows of the statistics of chunks, float64 [PARTIALS, C]; what lies between units and the end is in units of the unit.
 FINITE, ZEROS, NAN, INF, MAX_ABS, MIN_ABS, UNIT, MEAN, MEAN_ABS, SCATTER = range(10)
@@ -31,45 +34,19 @@ def _unit_of(max_abs, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _bins_of(x, counted, WIDE: tl.constexpr):
-    """Bin of each element: its exponent; for what is not counted one beyond those that are kept."""
+def _bins_within(x, WIDE: tl.constexpr):
+    """Bin of each element, by its exponent; zeros are put into the first one, and what is not finite into the last."""
     if WIDE:
         field = ((x.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - (1023 - 48)
     else:
         field = ((x.to(tl.int32, bitcast=True) >> 23) & 0xFF) - (127 - 48)
-    inside = tl.minimum(tl.maximum(field, 0), BINS - 1)
-    return tl.where(counted, inside, BINS)
+    return tl.minimum(tl.maximum(field, 0), BINS - 1)
 
 
 @triton.jit
-def _whole_block(first, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """Pointers to a block of neighbours; the compiler cannot know how an address from a table is aligned."""
-    pointers = first + tl.arange(0, BLOCK)
-    if ALIGNED:
-        pointers = tl.max_contiguous(tl.multiple_of(pointers, 16), BLOCK)
-    return pointers
-
-
-@triton.jit
-def _widened(x, ELEMENT: tl.constexpr):
-    """Elements as float32, or as float64 where they are: exactly, subnormal ones of bfloat16 included."""
-    if ELEMENT == tl.float64:  # noqa: SIM300
-        wide = x
-    elif ELEMENT == tl.bfloat16:  # noqa: SIM300
-        wide = (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-    else:
-        wide = x.to(tl.float32)
-    return wide
-
-
-@triton.jit
-def _block(pointers, valid, MASKED: tl.constexpr, ELEMENT: tl.constexpr, WIDE: tl.constexpr):
+def _block(pointers, valid, ELEMENT: tl.constexpr, WIDE: tl.constexpr):
     """Statistics of one block of elements that stay in registers, with the elements and which of them are counted."""
-    if MASKED:
-        loaded = tl.load(pointers, mask=valid, other=0.0)
-    else:
-        loaded = tl.load(pointers)
-    x = _widened(loaded, ELEMENT)
+    x = widened(tl.load(pointers, mask=valid, other=0), ELEMENT)
     magnitude = tl.abs(x)
     nan = (x != x) & valid
     inf = (magnitude == float("inf")) & valid
@@ -89,15 +66,14 @@ def _block(pointers, valid, MASKED: tl.constexpr, ELEMENT: tl.constexpr, WIDE: t
     mean = centre.to(tl.float64) + correction
     scatter = tl.maximum(tl.sum(deviation * deviation, 0).to(tl.float64) - remainder * correction, 0.0)
     mean_abs = (tl.sum(tl.abs(y), 0) / n).to(tl.float64)
-    counts = tl.sum(nan.to(tl.int32), 0), tl.sum(inf.to(tl.int32), 0), tl.sum(zero.to(tl.int32), 0)
-    moments = unit.to(tl.float64), mean, mean_abs, scatter
-    return x, finite & (x != 0.0), count, counts, max_abs.to(tl.float64), min_abs.to(tl.float64), moments
+    nans, infs, zeros = tl.sum(nan.to(tl.int32), 0), tl.sum(inf.to(tl.int32), 0), tl.sum(zero.to(tl.int32), 0)
+    high, low = max_abs.to(tl.float64), min_abs.to(tl.float64)
+    return x, finite & (x != 0.0), count, nans, infs, zeros, high, low, unit.to(tl.float64), mean, mean_abs, scatter
 
 
 @triton.jit
-def _joined(n, unit, mean, mean_abs, scatter, count, moments):
+def _joined(n, unit, mean, mean_abs, scatter, count, more_unit, more_mean, more_mean_abs, more_scatter):
     """Join the statistics of a block to those of the blocks before it (Chan, Golub, LeVeque 1979), in float64."""
-    more_unit, more_mean, more_mean_abs, more_scatter = moments
     common = tl.maximum(unit, more_unit)
     ratio, more_ratio = unit / common, more_unit / common
     more = count.to(tl.float64)
@@ -108,63 +84,31 @@ def _joined(n, unit, mean, mean_abs, scatter, count, moments):
     return n + more, common, mean * ratio + delta * share, mean_abs, scatter
 
 
-@triton.jit(do_not_specialize=["first_chunk", "n_chunks"])
-def measure_chunks(
-    addresses,
-    numels,
-    owners,
-    starts,
-    first_chunk,
-    partials,
-    bins,
-    n_chunks,
-    ELEMENT: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    HISTOGRAM: tl.constexpr,
+@triton.jit
+def _measure_with_care(
+    base, length, out, bins, n_chunks, ELEMENT: tl.constexpr, WIDE: tl.constexpr, HISTOGRAM: tl.constexpr,
     BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
-    """Write the statistics of chunk `first_chunk + program`, float64 [PARTIALS, n_chunks], and its bins int32 [.., 64].
-
-    One read of each element. `addresses`, `numels` int64 [N]; `owners` int32, `starts` int64 [n_chunks].
-    """
-    chunk = (first_chunk + tl.program_id(0)).to(tl.int64)
-    owner = tl.load(owners + chunk)
-    start = tl.load(starts + chunk)
-    length = tl.minimum(tl.load(numels + owner) - start, BLOCK * BLOCKS)
-    base = tl.load(addresses + owner).to(tl.pointer_type(ELEMENT)) + start
+):  # fmt: skip
+    """Write the statistics of a chunk of any values, block by block, each in units of its own largest magnitude."""
     lanes = tl.arange(0, BLOCK)
-
     n = tl.zeros((), tl.float64)
     nan, inf, zeros = tl.zeros((), tl.int64), tl.zeros((), tl.int64), tl.zeros((), tl.int64)
     max_abs, min_abs = tl.zeros((), tl.float64), tl.zeros((), tl.float64) + float("inf")
     unit = tl.zeros((), tl.float64) + 2.2250738585072014e-308
     mean, mean_abs, scatter = tl.zeros((), tl.float64), tl.zeros((), tl.float64), tl.zeros((), tl.float64)
     counted = tl.zeros((ALL_BINS,), tl.int32)
-
-    # Whole blocks need no mask, which would forbid wide loads.
-    whole = length // BLOCK
-    for at in range(whole):
-        valid = lanes >= 0
-        x, kept, count, counts, high, low, moments = _block(
-            _whole_block(base + at * BLOCK, ALIGNED, BLOCK), valid, False, ELEMENT, WIDE
+    for at in range(0, length, BLOCK):
+        valid = at + lanes < length
+        x, kept, count, nans, infs, nulls, high, low, block_unit, block_mean, block_mean_abs, block_scatter = _block(
+            base + at + lanes, valid, ELEMENT, WIDE
         )
-        n, unit, mean, mean_abs, scatter = _joined(n, unit, mean, mean_abs, scatter, count, moments)
-        nan, inf, zeros = nan + counts[0], inf + counts[1], zeros + counts[2]
+        n, unit, mean, mean_abs, scatter = _joined(
+            n, unit, mean, mean_abs, scatter, count, block_unit, block_mean, block_mean_abs, block_scatter
+        )
+        nan, inf, zeros = nan + nans, inf + infs, zeros + nulls
         max_abs, min_abs = tl.maximum(max_abs, high), tl.minimum(min_abs, low)
         if HISTOGRAM:
-            counted += tl.histogram(_bins_of(x, kept, WIDE), ALL_BINS)
-    if whole * BLOCK < length:
-        valid = whole * BLOCK + lanes < length
-        x, kept, count, counts, high, low, moments = _block(base + whole * BLOCK + lanes, valid, True, ELEMENT, WIDE)
-        n, unit, mean, mean_abs, scatter = _joined(n, unit, mean, mean_abs, scatter, count, moments)
-        nan, inf, zeros = nan + counts[0], inf + counts[1], zeros + counts[2]
-        max_abs, min_abs = tl.maximum(max_abs, high), tl.minimum(min_abs, low)
-        if HISTOGRAM:
-            counted += tl.histogram(_bins_of(x, kept, WIDE), ALL_BINS)
-
-    out = partials + chunk
+            counted += tl.histogram(tl.where(kept, _bins_within(x, WIDE), BINS), ALL_BINS)
     tl.store(out, n)
     tl.store(out + 1 * n_chunks, zeros.to(tl.float64))
     tl.store(out + 2 * n_chunks, nan.to(tl.float64))
@@ -177,123 +121,118 @@ def measure_chunks(
     tl.store(out + 9 * n_chunks, scatter)
     if HISTOGRAM:
         places = tl.arange(0, ALL_BINS)
-        tl.store(bins + chunk * BINS + places, counted, mask=places < BINS)
+        tl.store(bins + places, counted, mask=places < BINS)
 
 
-@triton.jit(do_not_specialize=["n_tensors", "n_chunks"])
-def combine_chunks(
-    partials,
-    bins,
-    first_chunks,
-    numels,
-    moments,
-    counts,
-    histogram,
-    n_tensors,
-    n_chunks,
-    HISTOGRAM: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
+@triton.jit
+def _gathered(
+    loaded, valid, centre, sums, squares, absolute, high, low, zeros, MASKED: tl.constexpr, ELEMENT: tl.constexpr
 ):
-    """Write the row of one tensor a program from those of its chunks: float64 [6, N], int64 [4, N], int64 [N, 64].
-
-    Chunks `first_chunks[i]` to `first_chunks[i + 1]` (int64 [N + 1]) belong to tensor i.
-    """
-    tensor = tl.program_id(0).to(tl.int64)
-    first, last = tl.load(first_chunks + tensor), tl.load(first_chunks + tensor + 1)
-    lanes = tl.arange(0, BLOCK)
-    finite = tl.zeros((BLOCK,), tl.float64)
-    zeros, nan, inf = finite, finite, finite
-    highs, lows, units = finite, finite + float("inf"), finite + 2.2250738585072014e-308
-    for start in range(first, last, BLOCK):
-        at, there = partials + start + lanes, start + lanes < last
-        finite += tl.load(at, mask=there, other=0.0)
-        zeros += tl.load(at + 1 * n_chunks, mask=there, other=0.0)
-        nan += tl.load(at + 2 * n_chunks, mask=there, other=0.0)
-        inf += tl.load(at + 3 * n_chunks, mask=there, other=0.0)
-        highs = tl.maximum(highs, tl.load(at + 4 * n_chunks, mask=there, other=0.0))
-        lows = tl.minimum(lows, tl.load(at + 5 * n_chunks, mask=there, other=float("inf")))
-        units = tl.maximum(units, tl.load(at + 6 * n_chunks, mask=there, other=0.0))
-    n, unit = tl.sum(finite, 0), tl.max(units, 0)
-    some = tl.maximum(n, 1.0)
-
-    sums, absolute = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-    for start in range(first, last, BLOCK):
-        at, there = partials + start + lanes, start + lanes < last
-        weight = tl.load(at, mask=there, other=0.0) * (tl.load(at + 6 * n_chunks, mask=there, other=0.0) / unit)
-        sums += weight * tl.load(at + 7 * n_chunks, mask=there, other=0.0)
-        absolute += weight * tl.load(at + 8 * n_chunks, mask=there, other=0.0)
-    mean, mean_abs = tl.sum(sums, 0) / some, tl.sum(absolute, 0) / some
-
-    scatters = tl.zeros((BLOCK,), tl.float64)
-    for start in range(first, last, BLOCK):
-        at, there = partials + start + lanes, start + lanes < last
-        ratio = tl.load(at + 6 * n_chunks, mask=there, other=0.0) / unit
-        apart = tl.load(at + 7 * n_chunks, mask=there, other=0.0) * ratio - mean
-        within = tl.load(at + 9 * n_chunks, mask=there, other=0.0) * ratio * ratio
-        scatters += within + tl.load(at, mask=there, other=0.0) * apart * apart
-    scatter = tl.sum(scatters, 0)
-
-    tl.store(moments + tensor, tl.sqrt(scatter + n * mean * mean) * unit)
-    tl.store(moments + n_tensors + tensor, tl.max(highs, 0))
-    tl.store(moments + 2 * n_tensors + tensor, tl.where(n > 0, tl.min(lows, 0), 0.0))
-    tl.store(moments + 3 * n_tensors + tensor, mean * unit)
-    tl.store(moments + 4 * n_tensors + tensor, tl.sqrt(scatter / some) * unit)
-    tl.store(moments + 5 * n_tensors + tensor, mean_abs * unit)
-    tl.store(counts + tensor, tl.load(numels + tensor))
-    tl.store(counts + n_tensors + tensor, tl.sum(zeros, 0).to(tl.int64))
-    tl.store(counts + 2 * n_tensors + tensor, tl.sum(nan, 0).to(tl.int64))
-    tl.store(counts + 3 * n_tensors + tensor, tl.sum(inf, 0).to(tl.int64))
-    if HISTOGRAM:
-        rows, places = tl.arange(0, ROWS)[:, None], tl.arange(0, BINS)[None, :]
-        total = tl.zeros((BINS,), tl.int64)
-        for start in range(first, last, ROWS):
-            there = (start + rows < last) & (places >= 0)
-            some_bins = tl.load(bins + (start + rows) * BINS + places, mask=there, other=0)
-            total += tl.sum(some_bins.to(tl.int64), 0)
-        tl.store(histogram + tensor * BINS + tl.arange(0, BINS), total)
+    """Add a block to what each lane has gathered: about ten instructions an element, and nothing between lanes."""
+    x = widened(loaded, ELEMENT)
+    magnitude, apart, zero = tl.abs(x), x - centre, x == 0.0
+    if MASKED:
+        apart, zero = tl.where(valid, apart, 0.0), zero & valid
+        low = tl.minimum(low, tl.where(valid, magnitude, float("inf")))
+    else:
+        low = tl.minimum(low, magnitude)
+    squares = tl.fma(apart, apart, squares)
+    high = tl.maximum(high, magnitude)
+    return x, sums + apart, squares, absolute + magnitude, high, low, zeros + zero.to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["first_chunk"])
-def scale_chunks(
+@triton.jit(do_not_specialize=["first_chunk", "n_chunks", "chunk_length"])
+def measure_chunks(
     addresses,
     numels,
     owners,
     starts,
     first_chunk,
-    factors,
+    chunk_length,
+    partials,
+    bins,
+    n_chunks,
     ELEMENT: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HISTOGRAM: tl.constexpr,
     BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """Multiply the elements of a chunk by its tensor's factor, float64 [N], in float32 or wider; by 1: not touched."""
+    """Write the statistics of chunk `first_chunk + program`, float64 [PARTIALS, n_chunks], and its bins int32 [.., 64].
+
+    One read of each element. `addresses`, `numels` int64 [N]; `owners` int32, `starts` int64 [n_chunks].
+
+    Lanes gather by themselves and meet once, at the end: to meet at every block, with its barriers, takes longer than
+    to read the block. They gather plain float32 sums, which neither overflow nor vanish where the largest magnitude is
+    moderate and all is finite; they do so about the mean of the chunk's first block. That mean has a share of the
+    chunk's own scatter, so that what cancels is at most a factor of BLOCK / chunk_length. Any other chunk, which is
+    rare, is read a second time, with care.
+    """
     chunk = (first_chunk + tl.program_id(0)).to(tl.int64)
     owner = tl.load(owners + chunk)
-    factor = tl.load(factors + owner)
-    if factor != 1.0:
-        start = tl.load(starts + chunk)
-        length = tl.minimum(tl.load(numels + owner) - start, BLOCK * BLOCKS)
-        base = tl.load(addresses + owner).to(tl.pointer_type(ELEMENT)) + start
-        lanes = tl.arange(0, BLOCK)
-        whole = length // BLOCK
-        for at in range(whole):
-            pointers = _whole_block(base + at * BLOCK, ALIGNED, BLOCK)
-            _store_scaled(pointers, tl.load(pointers), factor, lanes >= 0, False, ELEMENT, WIDE)
-        if whole * BLOCK < length:
-            there = whole * BLOCK + lanes < length
-            pointers = base + whole * BLOCK + lanes
-            _store_scaled(pointers, tl.load(pointers, mask=there, other=0.0), factor, there, True, ELEMENT, WIDE)
+    start = tl.load(starts + chunk)
+    length = tl.minimum(tl.load(numels + owner) - start, chunk_length).to(tl.int32)
+    base = elements_at(tl.load(addresses + owner), ELEMENT) + start
+    lanes = tl.arange(0, BLOCK)
 
+    sample = widened(tl.load(base + lanes, mask=lanes < length, other=0), ELEMENT)
+    # A length of 0, which no chunk has by itself, stands for a captured step whose turn it is not.
+    centre = tl.sum(sample, 0) / tl.maximum(tl.minimum(length, BLOCK), 1).to(sample.dtype)
+    nothing = tl.zeros((BLOCK,), sample.dtype)
+    sums, squares, absolute, high, low = nothing, nothing, nothing, nothing, nothing + float("inf")
+    zero = tl.zeros((BLOCK,), tl.int32)
+    counted = tl.zeros((BINS,), tl.int32)
+    # Whole groups of blocks need no mask, which would forbid wide loads.
+    whole = length // (BLOCK * GROUP)
+    for at in range(whole):
+        first = base + at * (BLOCK * GROUP)
+        for pair in tl.static_range(GROUP // 2):
+            one = tl.load(whole_block(first + 2 * pair * BLOCK, ALIGNED, BLOCK))
+            two = tl.load(whole_block(first + (2 * pair + 1) * BLOCK, ALIGNED, BLOCK))
+            x, sums, squares, absolute, high, low, zero = _gathered(
+                one, lanes >= 0, centre, sums, squares, absolute, high, low, zero, False, ELEMENT
+            )
+            y, sums, squares, absolute, high, low, zero = _gathered(
+                two, lanes >= 0, centre, sums, squares, absolute, high, low, zero, False, ELEMENT
+            )
+            if HISTOGRAM:
+                both = tl.reshape(tl.join(x, y), (2 * BLOCK,))
+                counted += tl.histogram(_bins_within(both, WIDE), BINS)
+    padding = 0
+    for at in range(whole * (BLOCK * GROUP), length, BLOCK):
+        valid = at + lanes < length
+        loaded = tl.load(base + at + lanes, mask=valid, other=0)
+        x, sums, squares, absolute, high, low, zero = _gathered(
+            loaded, valid, centre, sums, squares, absolute, high, low, zero, True, ELEMENT
+        )
+        padding = at + BLOCK - length
+        if HISTOGRAM:
+            counted += tl.histogram(_bins_within(x, WIDE), BINS)
 
-@triton.jit
-def _store_scaled(pointers, x, factor, there, MASKED: tl.constexpr, ELEMENT: tl.constexpr, WIDE: tl.constexpr):
-    if WIDE:
-        product = x * factor
+    absolute_sum, max_abs = tl.sum(absolute.to(tl.float64), 0), tl.max(high, 0).to(tl.float64)
+    least: tl.constexpr = 2.0**-400 if WIDE else 2.0**-40
+    most: tl.constexpr = 2.0**400 if WIDE else 2.0**50
+    out = partials + chunk
+    # Not so where a NaN is among the magnitudes.
+    if (absolute_sum < float("inf")) & (max_abs <= most) & ((max_abs >= least) | (max_abs == 0.0)):
+        n = length.to(tl.float64)
+        zeros = tl.sum(zero, 0)
+        shift = tl.sum(sums.to(tl.float64), 0) / tl.maximum(n, 1.0)
+        scatter = tl.maximum(tl.sum(squares.to(tl.float64), 0) - shift * shift * n, 0.0)
+        tl.store(out, n)
+        tl.store(out + 1 * n_chunks, zeros.to(tl.float64))
+        tl.store(out + 2 * n_chunks, 0.0)
+        tl.store(out + 3 * n_chunks, 0.0)
+        tl.store(out + 4 * n_chunks, max_abs)
+        tl.store(out + 5 * n_chunks, tl.min(low, 0).to(tl.float64))
+        tl.store(out + 6 * n_chunks, 1.0)
+        tl.store(out + 7 * n_chunks, centre.to(tl.float64) + shift)
+        tl.store(out + 8 * n_chunks, absolute_sum / tl.maximum(n, 1.0))
+        tl.store(out + 9 * n_chunks, scatter)
+        if HISTOGRAM:
+            places = tl.arange(0, BINS)
+            # Zeros, and the lanes beyond the end, were put into the first bin.
+            tl.store(bins + chunk * BINS + places, tl.where(places == 0, counted - zeros - padding, counted))
     else:
-        product = (_widened(x, ELEMENT) * factor.to(tl.float32)).to(ELEMENT)
-    if MASKED:
-        tl.store(pointers, product, mask=there)
-    else:
-        tl.store(pointers, product)
+        _measure_with_care(base, length, out, bins + chunk * BINS, n_chunks, ELEMENT, WIDE, HISTOGRAM, BLOCK)

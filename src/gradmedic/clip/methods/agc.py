@@ -16,6 +16,7 @@ from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
 from gradmedic.clip.thresholds.param_ratio import param_ratio
 from gradmedic.errors import InputError
+from gradmedic.stats.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class AGC(BaseTransform):
             excluded = {at for pattern in self.exclude for group in match(pattern, spec).groups for at in group}
             kept = [at not in excluded for at in range(len(spec))]
             positions = frozenset(at for at, flag in enumerate(kept) if flag)
-            keep = torch.tensor(kept, dtype=torch.bool, device=spec.device)
+            keep = to_device(torch.tensor(kept, dtype=torch.bool, device="cpu"), spec.device)
             spec.memo[key] = (self._prepared(spec), keep, positions)
         plan: tuple[Spec, torch.Tensor, frozenset[int]] = spec.memo[key]
         return plan
