@@ -83,6 +83,7 @@ class Ledger:
         self._transit = Transit(HostCopies())
         self._held: deque[Traveller] = deque()
         self._last: Traveller | None = None
+        self._judged: Traveller | None = None  # the one that is judged now: a callback may ask for the record
         self._logged: dict[str, torch.Tensor | float] = {}
         self._rule_errors = 0
         self._origin_told = False
@@ -175,6 +176,7 @@ class Ledger:
         self._held.clear()
         self._transit.forget()
         self._last = None
+        self._logged.clear()
         self._sinks.forget_parent()
 
     def _finish(self, reason: str, before: Callable[[], None]) -> None:
@@ -215,11 +217,12 @@ class Ledger:
         try:
             for traveller in self._transit.landed(wait=wait):
                 self._resolved(traveller)
-        finally:
+        finally:  # what passes through may be a Ctrl-C, or the exit of a callback that has closed the monitor
             self._resolving = False
-        if self._closing is not None:
-            closing, self._closing = self._closing, None
-            self._finish(*closing)
+            self._judged = None
+            if self._closing is not None:
+                closing, self._closing = self._closing, None
+                self._finish(*closing)
 
     def _resolved(self, traveller: Traveller) -> None:
         frame = traveller.frame
@@ -229,14 +232,18 @@ class Ledger:
         if frame.nonfinite and not frame.skipped:
             self._schedule.trigger(frame.step)
             self.recorder.dump_flight()
-        self._judge(frame)
-        traveller.keep |= self._schedule.escalated(frame.step)
+        self._judged = traveller
         self._held.append(traveller)
-        if self._sinks:
-            self._sinks.made(frame)
-        for event in traveller.events:
-            self._happened(event)
-        traveller.events.clear()
+        try:
+            self._judge(frame)
+        finally:
+            self._judged = None
+            traveller.keep |= self._schedule.escalated(frame.step)
+            if self._sinks:
+                self._sinks.made(frame)
+            for event in traveller.events:
+                self._happened(event)
+            traveller.events.clear()
 
     @part("origin")
     def _tell_origin(self, frame: Frame) -> None:
@@ -245,7 +252,8 @@ class Ledger:
         facts = self.engine.facts
         order = {} if facts is None else {name: fact.order for name, fact in facts.parameters.items()}
         place = {"step": frame.step, "optimizer": frame.optimizer, "time": frame.time}
-        self.event({**origin_from_gradients(frame, order, shared=rank_and_world()[1] > 1), **place})
+        # Not held back: it belongs to this frame, and not to the newest one that is under way.
+        self._happened({**origin_from_gradients(frame, order, shared=rank_and_world()[1] > 1), **place})
 
     @part("diagnosis")
     def _judge(self, frame: Frame) -> None:
@@ -288,7 +296,7 @@ class Ledger:
         if recorder is None:
             return
         self._last = None
-        while self._held and self._held[0].complete:
+        while self._held and self._held[0].complete and self._held[0] is not self._judged:
             held = self._held.popleft()
             assert held.frame is not None
             recorder.put(held.frame, keep=held.keep)

@@ -31,6 +31,7 @@ class Traveller:
         numbers: what was logged for it since they were sent off.
         tensors: the same, still on a device.
         owed: parcels under way that bring such numbers.
+        settled: keys whose number is newer than what parcels under way bring for them.
         events: what happened after it, and before the next one.
     """
 
@@ -40,6 +41,7 @@ class Traveller:
     numbers: dict[str, float] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     owed: int = 0
+    settled: set[str] = field(default_factory=set)
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def log(self, given: Mapping[str, torch.Tensor | float]) -> None:
@@ -50,7 +52,10 @@ class Traveller:
         for key, value in given.items():
             if isinstance(value, torch.Tensor):
                 self.tensors[key] = value
+                self.settled.discard(key)
             else:
+                self.tensors.pop(key, None)
+                self.settled.add(key)
                 self.put(key, value)
 
     def put(self, key: str, value: float) -> None:
@@ -175,7 +180,7 @@ class Transit:
         shipment.parcel.open()
         for owner, key, place in shipment.logged:
             value = shipment.parcel.number(place)
-            if value is not None:
+            if value is not None and key not in owner.settled:
                 owner.put(key, value)
         for owner in {id(owner): owner for owner, _, _ in shipment.logged}.values():
             owner.owed -= 1

@@ -85,6 +85,7 @@ class PendingFrame:
             elif isinstance(value, torch.Tensor):
                 self.logged[key] = value
             else:
+                self.logged.pop(key, None)
                 self.frame.logged = {**self.frame.logged, key: value}
 
     def pack(self, parcel: Parcel) -> Callable[[], Frame]:
