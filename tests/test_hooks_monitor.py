@@ -72,6 +72,41 @@ def test_a_file_and_an_existing_run_are_refused(tmp_path):
     assert gm.open_run(tmp_path / "run").steps.num_rows == 2
 
 
+def test_a_run_is_replaced_where_that_is_asked_for(tmp_path):
+    folder = tmp_path / "run"
+    model = mlp()
+    optimizer = sgd(model)
+    with gm.watch(model, optimizer, record=folder):
+        train(model, optimizer, batches(3))
+    (folder / "notes.txt").write_text("mine")
+    with gm.watch(model, optimizer, record=folder, overwrite=True) as monitor:
+        train(model, optimizer, batches(2))
+    assert monitor.run.steps.num_rows == gm.open_run(folder).steps.num_rows == 2
+    assert (folder / "notes.txt").read_text() == "mine"
+    with pytest.raises(gm.InputError, match=r"overwrite=True.*--overwrite"):
+        gm.watch(model, optimizer, record=folder)
+    with pytest.raises(gm.InputError, match="overwrite: expected True or False, got 'no'"):
+        gm.watch(model, optimizer, record=folder, overwrite="no")
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_what_is_replaced_has_no_writer_left(tmp_path, same_model):
+    """A notebook cell that is run again, its first monitor never closed, by way of another spelling of the folder."""
+    model = mlp()
+    optimizer = sgd(model)
+    first = gm.watch(model, optimizer, record=tmp_path / "run")
+    train(model, optimizer, batches(3))
+    other = model if same_model else mlp()
+    stepped = optimizer if same_model else sgd(other)
+    with gm.watch(other, stepped, record=tmp_path / "x" / ".." / "run", overwrite=True):
+        train(other, stepped, batches(2))
+    first.close()
+    run = gm.open_run(tmp_path / "run")
+    assert run.series("step").tolist() == [0, 1]
+    assert [event["kind"] for event in run.events].count("end") == 1
+    assert run.problems == []
+
+
 # -- log, observe, paused ------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 Every stage of attention is a module of its own, so that it has a name in the record: `scores` are the logits,
 `weights` what the softmax makes of them. The check-up finds attention that is hard from the first step on.
 
-    python examples/cases/attention_scale.py [--quick] [--out runs/attention_scale]
+    python examples/cases/attention_scale.py [--quick] [--out runs]
 """
 
 import argparse
@@ -88,7 +88,9 @@ def train(divided: bool, record: Path, steps: int, corpus: Tensor) -> list[gm.Fi
     torch.manual_seed(0)
     model = LanguageModel(divided)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with gm.watch(model, optimizer, record=record, modules=["*.scores", "*.weights"], modules_every=20) as monitor:
+    with gm.watch(
+        model, optimizer, record=record, overwrite=True, modules=["*.scores", "*.weights"], modules_every=20
+    ) as monitor:
         for _ in range(steps):
             starts = torch.randint(len(corpus) - LENGTH - 1, (12, 1))
             ids = corpus[starts + torch.arange(LENGTH + 1)]
@@ -102,13 +104,16 @@ def train(divided: bool, record: Path, steps: int, corpus: Tensor) -> list[gm.Fi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/attention_scale"), help="folder for runs and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs"), help="runs and pictures go to OUT/attention_scale, anew each time"
+    )
     args = parser.parse_args()
+    out = args.out / "attention_scale"
     steps = 25 if args.quick else 180
     corpus = torch.tensor([ALPHABET.index(letter) for letter in TEXT[:100_000]])
     for name, divided in (("not_divided", False), ("divided", True)):
-        findings = train(divided, args.out / name, steps, corpus)
-        run = gm.open_run(args.out / name)
+        findings = train(divided, out / name, steps, corpus)
+        run = gm.open_run(out / name)
         print(f"{name}: loss {np.mean(run.series('loss')[-20:]):.3f} (mean of the last 20 steps)")
         print(*findings or ["nothing found"], sep="\n")
         figures = {
@@ -118,7 +123,7 @@ def main() -> None:
             "loss": gm.plot.loss(run, findings=findings),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Adam takes no sparse gradients, so that tables go to SparseAdam, by a list. The list misses a table, and the ids of
 another are hashed into far fewer rows than it has. Both are said; then both are mended.
 
-    python examples/cases/dlrm_sparse.py [--quick] [--out runs/dlrm_sparse]
+    python examples/cases/dlrm_sparse.py [--quick] [--out runs]
 """
 
 import argparse
@@ -64,7 +64,7 @@ def train(mended: bool, record: Path, steps: int) -> list[gm.Finding]:
         "tables": torch.optim.SparseAdam([model.tables[name].weight for name in sparse], lr=1e-2),
     }
     seen = []
-    with gm.watch(model, optimizers, record=record, modules_every=10) as monitor:
+    with gm.watch(model, optimizers, record=record, overwrite=True, modules_every=10) as monitor:
         for _ in range(steps):
             dense, ids, clicked = clicks.batch()
             bags = {name: each[:, None] for name, each in (ids | {"item": ids["item"] % buckets}).items()}
@@ -88,13 +88,16 @@ def rows_used(run: gm.Run) -> dict[str, tuple[int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/dlrm_sparse"), help="folder for runs and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs"), help="runs and pictures go to OUT/dlrm_sparse, anew each time"
+    )
     args = parser.parse_args()
+    out = args.out / "dlrm_sparse"
     steps = 60 if args.quick else 400
     for name, mended in (("as_written", False), ("mended", True)):
-        findings = train(mended, args.out / name, steps)
+        findings = train(mended, out / name, steps)
         print(*findings or ["nothing found"], sep="\n")
-        run = gm.open_run(args.out / name)
+        run = gm.open_run(out / name)
         for table, (used, rows) in rows_used(run).items():
             print(f"  {table}: {used} of {rows} rows used")
         figures = {
@@ -103,7 +106,7 @@ def main() -> None:
             "loss": gm.plot.loss(run, findings=findings, optimizer="dense"),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

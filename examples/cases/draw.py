@@ -41,7 +41,7 @@ def draw(case: str, out: Path, pictures: Path, quick: bool = False) -> ModuleTyp
 
     Args:
         case: a key of `PREFIXES`.
-        out: folder for its runs and all of its pictures.
+        out: in its folder CASE are the runs and all of the pictures.
         pictures: folder that those of the page are copied to.
         quick: the short form, whose pictures are of a few steps.
 
@@ -65,7 +65,7 @@ def draw(case: str, out: Path, pictures: Path, quick: bool = False) -> ModuleTyp
         pyplot.close("all")
     pictures.mkdir(parents=True, exist_ok=True)
     for name, saved in pictures_of(case).items():
-        shutil.copyfile(out / saved, pictures / name)
+        shutil.copyfile(out / case / saved, pictures / name)
     return module
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         parser.error(f"there is no case {', '.join(sorted(unknown))}; there are: {', '.join(PREFIXES)}")
     with tempfile.TemporaryDirectory() as temporary:
         for case in args.cases or PREFIXES:
-            draw(case, (args.out or Path(temporary)) / case, args.pictures, args.quick)
+            draw(case, args.out or Path(temporary), args.pictures, args.quick)
             print(f"{case}: {len(pictures_of(case))} pictures in {args.pictures}")
 
 

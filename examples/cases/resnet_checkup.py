@@ -3,7 +3,7 @@
 The script has a usual mistake: after the first epoch the model is put into evaluation mode to be tested, and stays
 there. The check-up says so; with `model.train()` where it belongs, the second run is clean.
 
-    python examples/cases/resnet_checkup.py [--quick] [--out runs/resnet_checkup]
+    python examples/cases/resnet_checkup.py [--quick] [--out runs]
 """
 
 import argparse
@@ -64,7 +64,7 @@ def train(mended: bool, record: Path, epochs: int, width: int) -> list[gm.Findin
     labels = torch.tensor(digits.target)
     model = ResNet18(width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
-    with gm.watch(model, optimizer, record=record, modules=CHOSEN, modules_every=10) as monitor:
+    with gm.watch(model, optimizer, record=record, overwrite=True, modules=CHOSEN, modules_every=10) as monitor:
         model.train()
         for epoch in range(epochs):
             if mended:
@@ -85,20 +85,23 @@ def train(mended: bool, record: Path, epochs: int, width: int) -> list[gm.Findin
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a narrower model and fewer epochs: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/resnet_checkup"), help="folder for runs and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs"), help="runs and pictures go to OUT/resnet_checkup, anew each time"
+    )
     args = parser.parse_args()
+    out = args.out / "resnet_checkup"
     epochs, width = (2, 4) if args.quick else (4, 12)
     for name, mended in (("as_written", False), ("mended", True)):
-        findings = train(mended, args.out / name, epochs, width)
+        findings = train(mended, out / name, epochs, width)
         print(*findings or ["nothing found"], sep="\n")
         figures = {
-            "flow": gm.plot.gradient_flow(args.out / name, layers=CHOSEN, metric="rms"),
-            "activations": gm.plot.heatmap(args.out / name, metric="activation_rms", layers=CHOSEN),
-            "updates": gm.plot.evolution(args.out / name, metric="update_ratio", layers=["conv1", "layer4.1", "fc"]),
-            "loss": gm.plot.loss(args.out / name, findings=findings),
+            "flow": gm.plot.gradient_flow(out / name, layers=CHOSEN, metric="rms"),
+            "activations": gm.plot.heatmap(out / name, metric="activation_rms", layers=CHOSEN),
+            "updates": gm.plot.evolution(out / name, metric="update_ratio", layers=["conv1", "layer4.1", "fc"]),
+            "loss": gm.plot.loss(out / name, findings=findings),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

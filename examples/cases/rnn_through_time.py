@@ -3,7 +3,7 @@
 Each sequence carries its class in the first of 60 inputs, noise follows, and the loss looks at the last state. What
 reaches the first time step decides whether anything can be learned.
 
-    python examples/cases/rnn_through_time.py [--quick] [--out runs/rnn_through_time]
+    python examples/cases/rnn_through_time.py [--quick] [--out runs]
 """
 
 import argparse
@@ -43,7 +43,7 @@ def train(gain: float, record: Path, steps: int) -> list[gm.Finding]:
     model = Recall(gain)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     right = 0.0
-    with gm.watch(model, optimizer, record=record, modules_every=20) as monitor:
+    with gm.watch(model, optimizer, record=record, overwrite=True, modules_every=20) as monitor:
         for step in range(steps):
             sequences, labels = batch()
             logits = model(sequences)
@@ -60,18 +60,21 @@ def train(gain: float, record: Path, steps: int) -> list[gm.Finding]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/rnn_through_time"), help="folder for runs and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs"), help="runs and pictures go to OUT/rnn_through_time, anew each time"
+    )
     args = parser.parse_args()
+    out = args.out / "rnn_through_time"
     steps = 121 if args.quick else 401
     for name, gain in (("vanishing", 0.6), ("exploding", 2.0), ("mended", 1.0)):
-        findings = train(gain, args.out / name, steps)
+        findings = train(gain, out / name, steps)
         print(*findings or ["nothing found"], sep="\n")
         figures = {
-            "time": gm.plot.through_time(args.out / name),
-            "loss": gm.plot.loss(args.out / name, findings=findings),
+            "time": gm.plot.through_time(out / name),
+            "loss": gm.plot.loss(out / name, findings=findings),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The same training four times, on the text of Python's own manual, at a learning 
 clipping: unclipped, with a limit for the joint norm, with one for each embedding, attention and feed-forward layer, and
 with both.
 
-    python examples/cases/transformer_policies.py [--quick] [--out runs/transformer_policies]
+    python examples/cases/transformer_policies.py [--quick] [--out runs]
 """
 
 import argparse
@@ -78,7 +78,7 @@ def train(transform: Any, record: Path, steps: int, corpus: Tensor) -> list[gm.F
     torch.manual_seed(0)
     model = LanguageModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-    with gm.watch(model, optimizer, record=record, transform=transform) as monitor:
+    with gm.watch(model, optimizer, record=record, overwrite=True, transform=transform) as monitor:
         for _ in range(steps):
             starts = torch.randint(len(corpus) - LENGTH - 1, (8, 1))
             ids = corpus[starts + torch.arange(LENGTH + 1)]
@@ -104,13 +104,19 @@ def clipped_by_kind(run: gm.Run) -> dict[str, tuple[float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/transformer_policies"), help="folder for runs, pictures")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs"),
+        help="runs and pictures go to OUT/transformer_policies, anew each time",
+    )
     args = parser.parse_args()
+    out = args.out / "transformer_policies"
     steps = 16 if args.quick else 120
     corpus = torch.tensor([ALPHABET.index(letter) for letter in TEXT[:100_000]])
     for name, transform in POLICIES.items():
-        findings = train(transform, args.out / name, steps, corpus)
-        run = gm.open_run(args.out / name)
+        findings = train(transform, out / name, steps, corpus)
+        run = gm.open_run(out / name)
         print(f"{name}: loss {np.mean(run.series('loss')[-20:]):.3f} (mean of the last 20 steps)")
         print(*findings or ["nothing found"], sep="\n")
         for kind, (share, factor) in clipped_by_kind(run).items():
@@ -121,7 +127,7 @@ def main() -> None:
             "loss": gm.plot.loss(run, findings=findings),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The shortcut around attention was forgotten: `x = attention(norm(x))`, not `x = x + …`. Shapes fit and nothing is
 raised; the deeper a head stands below the loss, the less gradient reaches it.
 
-    python examples/cases/vit_heads.py [--quick] [--out runs/vit_heads]
+    python examples/cases/vit_heads.py [--quick] [--out runs]
 """
 
 import argparse
@@ -72,7 +72,7 @@ def train(shortcut: bool, record: Path, steps: int, batch: int) -> list[gm.Findi
     images, labels = torch.tensor(digits.images, dtype=torch.float32) / 16, torch.tensor(digits.target)
     model = ViT(shortcut)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    with gm.watch(model, optimizer, record=record, modules_every=20) as monitor:
+    with gm.watch(model, optimizer, record=record, overwrite=True, modules_every=20) as monitor:
         for _ in range(steps):
             rows = torch.randint(TRAIN, (batch,))
             loss = F.cross_entropy(model(images[rows]), labels[rows])
@@ -98,21 +98,24 @@ def head_gradients(run: gm.Run) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: seconds")
-    parser.add_argument("--out", type=Path, default=Path("runs/vit_heads"), help="folder for runs and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs"), help="runs and pictures go to OUT/vit_heads, anew each time"
+    )
     args = parser.parse_args()
+    out = args.out / "vit_heads"
     steps, batch = (81, 16) if args.quick else (241, 64)
     for name, shortcut in (("forgotten", False), ("mended", True)):
-        findings = train(shortcut, args.out / name, steps, batch)
+        findings = train(shortcut, out / name, steps, batch)
         print(*findings or ["nothing found"], sep="\n")
-        for module, norms in head_gradients(gm.open_run(args.out / name)).items():
+        for module, norms in head_gradients(gm.open_run(out / name)).items():
             print(f"  {module:28}", *(f"{norm:.1e}" for norm in norms))
         figures = {
-            "heads": gm.plot.heads(args.out / name),
-            "flow": gm.plot.gradient_flow(args.out / name, layers="blocks.*.attention", steps=slice(-50, None)),
-            "loss": gm.plot.loss(args.out / name, findings=findings),
+            "heads": gm.plot.heads(out / name),
+            "flow": gm.plot.gradient_flow(out / name, layers="blocks.*.attention", steps=slice(-50, None)),
+            "loss": gm.plot.loss(out / name, findings=findings),
         }
         for figure, ax in figures.items():
-            ax.figure.savefig(args.out / f"{figure}-{name}.png", dpi=80)
+            ax.figure.savefig(out / f"{figure}-{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

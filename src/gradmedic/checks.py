@@ -251,6 +251,12 @@ def check_record(record: Any) -> None:
         raise InputError(f"record: expected the path of a run folder to create, or None, got {record!r}")
 
 
+def check_overwrite(overwrite: Any) -> None:
+    """Raise InputError unless this is a bool: a word such as "no" would replace a run."""
+    if not isinstance(overwrite, bool):
+        raise InputError(f"overwrite: expected True or False, got {overwrite!r}; leave it out to keep an earlier run")
+
+
 def check_backend(backend: str) -> Backend:
     """Return the backend's name, or raise InputError with the list, or with how to get what is missing."""
     if backend not in get_args(Backend):

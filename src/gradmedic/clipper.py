@@ -134,7 +134,8 @@ class Clipper:
             elif halt.on_trip == "stop":
                 raise StoppedByGuard(halt.text)
             else:
-                raise TrainingHalted(f"step {frame.step}: {halt.text}; the step is not to be made")
+                step = frame.step if halt.step is None else halt.step
+                raise TrainingHalted(f"step {step}: {halt.text}; the step is not to be made")
         return frame
 
     def _settle_skip(self, optimizer: Any, ends: bool) -> None:

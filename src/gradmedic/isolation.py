@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gradmedic.errors import MEANT_FOR_HOST
+from gradmedic.user_errors import trouble_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +46,7 @@ class Isolation:
         try:
             if self.on_switched_off is not None:
                 self.on_switched_off(part)
-            self._report(part, error)
+            self._report(part, _in_words(part, error))
         except Exception:  # the report itself may fail (a closed stderr, a full disk): nothing is left to be done
             self.off.add("report")
 
@@ -59,6 +60,23 @@ class Isolation:
         self._depth -= 1
         if self._depth == 0:
             self.seconds += time.perf_counter() - began
+
+
+#: Parts in which code of the user's own runs, and what it means that they are off.
+_OF_USERS = {
+    "transform": "it is switched off, and gradients go untreated from here on",
+    "on_finding": "it is called no more",
+}
+
+
+def _in_words(part: str, error: Exception) -> Exception:
+    """Return what to report: a whole sentence where it is the user's own object that raised."""
+    what = trouble_of(error) if part in _OF_USERS else None
+    if what is None:
+        return error
+    from gradmedic.sinks.feed import SinkTrouble  # which builds upon this module
+
+    return SinkTrouble(f"{what}; {_OF_USERS[part]}; training goes on")
 
 
 def part(name: str) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R | None]]:

@@ -56,7 +56,8 @@ class Monitor(Probing, ShownAsHtml):
     """Watches training until it is closed; made by `gm.watch`.
 
     A context manager. All its attributes may be read at any time; numbers that still lie on a device are copied when
-    they are asked for.
+    they are asked for. A callback (`on_finding`) may read them too, but must not wait for another thread that does: it
+    is called while the monitor's lock is held.
     """
 
     def __init__(self, roster: Roster, optimizers: Mapping[str, Any] | None, settings: Settings) -> None:

@@ -16,6 +16,7 @@ from gradmedic.checks import (
     check_modules,
     check_optimizers,
     check_order,
+    check_overwrite,
     check_record,
     check_settings,
     check_trainable,
@@ -33,6 +34,8 @@ from gradmedic.types import Sink
 
 #: Model -> its monitor, so that attaching anew replaces; both are held weakly.
 _attached: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
+#: Monitor -> its run folder: what is replaced must have no writer left.
+_folders: weakref.WeakKeyDictionary[Monitor, Path] = weakref.WeakKeyDictionary()
 
 
 def watch(
@@ -49,6 +52,7 @@ def watch(
     sinks: Sequence[Sink] = (),
     rules: Any = "default",
     budget: str | int = "256MB",
+    overwrite: bool = False,
     on_finding: Callable[[Finding], None] | None = None,
     groups: Mapping[str, Any] | None = None,
     backend: str = "auto",
@@ -63,7 +67,8 @@ def watch(
         model: the module that is trained, or a mapping of names to modules (GAN: {"G": g, "D": d}).
         optimizer: an optimizer, a sequence or a mapping of them; None: every optimizer that steps a parameter of the
             model, found when it steps.
-        record: run folder to create; None keeps the run in bounded memory.
+        record: run folder to create; None keeps the run in bounded memory. A folder that holds a run is refused,
+            unless `overwrite` is set.
         every: which steps get the full per-tensor table: an int or a callable step -> bool. Scalars are kept for every
             step.
         modules: which modules are probed for activations and output gradients: "auto" for those without children, and
@@ -82,6 +87,8 @@ def watch(
             one with `direct = True` is called in the training thread, on every rank, at the end of each step.
         rules: "default", or a sequence of codes and rule objects.
         budget: bound on the run folder's size, e.g. "256MB".
+        overwrite: replace the run that the folder holds, for a loop or a notebook cell that is run again; other files
+            in it stay. A monitor of this process that still writes to it is closed first.
         on_finding: called with each finding as soon as it is made.
         groups: mapping pattern -> process group, for pipeline stages and experts: tensors whose likes lie on the other
             ranks of the group, so that the model's norm is of all of them. A device mesh or a list of groups is joined
@@ -109,6 +116,7 @@ def watch(
     check_record(record)
     check_callables(on_finding, sinks)
     check_settings(rules=rules, strict=strict, every=every, backend=backend, budget=budget, modules_every=modules_every)
+    check_overwrite(overwrite)
     check_order(model, optimizer)
     roster = Roster(model)
     check_trainable(roster)
@@ -118,6 +126,8 @@ def watch(
     transform = check_transform(transform, optimizers, roster)
     declared = check_groups(groups, roster)
     places = check_flow(flow, roster.models) if flow else None
+    if overwrite and record is not None:
+        _close_writers_to(Path(record))
     monitor = Monitor(
         roster,
         optimizers,
@@ -135,15 +145,25 @@ def watch(
             on_finding,
             backend,
             strict,
+            overwrite=overwrite,
             groups=declared,
         ),
     )
+    if record is not None:
+        _folders[monitor] = Path(record).resolve()
     for each in roster.models.values():
         earlier = _attached.get(unwrap(each))
         if earlier is not None and (former := earlier()) is not None:
             former.close("attached anew")
         _attached[unwrap(each)] = weakref.ref(monitor)
     return monitor
+
+
+def _close_writers_to(folder: Path) -> None:
+    """Close the monitors that write to a folder, so that nothing of theirs comes after what replaces it."""
+    for monitor in [each for each, place in list(_folders.items()) if place == folder.resolve()]:
+        monitor.close("overwritten")
+        _folders.pop(monitor, None)
 
 
 def watch_process(

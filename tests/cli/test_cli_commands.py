@@ -65,6 +65,16 @@ def test_bad_input_is_a_clear_sentence_and_exit_code_2(words, says, capsys, tmp_
     assert "Traceback" not in err
 
 
+def test_a_page_is_set_for_a_terminal_and_stays_markdown_elsewhere(capsys, monkeypatch):
+    assert main(["explain", "GM201", "--lang", "en"]) == 0
+    assert capsys.readouterr().out.startswith("# GM201 nonfinite\n\n## What it means")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told that this is a terminal
+    assert main(["explain", "GM201", "--lang", "en"]) == 0
+    shown = capsys.readouterr().out
+    assert "What it means" in shown
+    assert "## " not in shown
+
+
 def test_explain_one_and_all(capsys):
     assert main(["explain", "gm201", "--lang", "en"]) == 0
     assert "GM201" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmedic.clip import norm
+from gradmedic.errors import InputError
 
 POWERS = [1.0, 1.5, 2.0, 4.0, math.inf]
 SHAPES = [(4, 3), (5,), (), (0, 2), (2, 3, 2)]
@@ -169,3 +170,9 @@ def test_under_a_loss_scale_thresholds_are_in_true_units(per):
     scaled = Treated(norm(0.7, per=per), [torch.zeros_like(g) for g in given_], loss_scale=1024.0)
     after = scaled.step([g * 1024 for g in given_])
     assert_close([dense64(g) / 1024 for g in after], [dense64(g) for g in plain], rtol=1e-5)
+
+
+def test_the_word_for_infinity_is_answered_with_the_number():
+    """torch's functions take the word "inf"."""
+    with pytest.raises(InputError, match=r"norm_type: expected a number > 0, got 'inf'; write math\.inf"):
+        norm(1.0, norm_type="inf")

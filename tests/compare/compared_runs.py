@@ -26,7 +26,10 @@ def norms_at(step, names):
 def write_run(
     folder, steps=60, *, optimizer="adam", names=NAMES, change=None, scale=None, meta=None, every=1, seconds=0.1, lr=0.1
 ):
-    """Record a smooth run; `change(step, values)` changes scalars, `scale` multiplies norms of tensors by name."""
+    """Record a smooth run; `change(step, values)` changes scalars, `scale` multiplies norms of tensors by name.
+
+    Beside scalars there are `histogram` and `module`, which change one number of theirs, and `lost`: how many are NaN.
+    """
     recorder = Recorder(folder, meta={"command": ["python", "train.py"], **(meta or {})})
     recorder.event(facts(names, optimizer, lr=lr))
     for step in range(steps):
@@ -38,11 +41,12 @@ def write_run(
         if values.pop("histogram", 0):
             histogram[1, 5] += 1
         rms = 1.0 + values.pop("module", 0)
+        lost = np.full(len(names), values.pop("lost", 0))
         columns = {
             "numel": np.full(len(names), 2),
-            "norm": norm,
+            "norm": np.where(lost, 0.0, norm),
             "zero_count": np.zeros(len(names), dtype=np.int64),
-            "nan_count": np.zeros(len(names), dtype=np.int64),
+            "nan_count": lost,
             "inf_count": np.zeros(len(names), dtype=np.int64),
             "status": np.zeros(len(names), dtype=np.int64),
         }

@@ -13,8 +13,9 @@ from rich.cells import cell_len
 
 from gradmedic.cli.compare import CompareCommand
 from gradmedic.compare import compare_runs
+from gradmedic.compare.comparison import LayerDifference
 from gradmedic.compare.rendering import render_markdown, render_section, render_text
-from gradmedic.compare.sheet import ratio_text
+from gradmedic.compare.sheet import _layer_row, ratio_text
 from gradmedic.compare.words import WORDS
 from gradmedic.errors import InputError
 
@@ -99,6 +100,12 @@ def test_ratios():
     assert ratio_text(float("inf")) == "inf"
     assert ratio_text(float("-inf")) == "0"
     assert ratio_text(-1022.0) == "2^-1022"
+    assert ratio_text(float("nan")) == "-"
+
+
+def test_a_norm_that_was_not_recorded_is_not_called_nan():
+    layer = LayerDifference("x", float("nan"), float("nan"), float("nan"), 0, (1.0, 0.0))
+    assert _layer_row(layer) == ("x", "NaN", "-", "-", "100%, 0%")
 
 
 def run(words):

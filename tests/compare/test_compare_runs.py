@@ -8,11 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
-from compared_runs import NAMES, write_run
+from compared_runs import NAMES, norms_at, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmedic.compare import compare_runs
+from gradmedic.compare.comparison import LayerDifference
 from gradmedic.compare.divergence import parting_place
 from gradmedic.compare.pairing import paired
 from gradmedic.compare.rendering import render_text
@@ -167,6 +168,45 @@ def test_a_layer_that_died_comes_first(plain, tmp_path):
     found = compare_runs(plain, write_run(tmp_path / "B", scale={"a.weight": 0.0, "b.weight": 1e9}))
     assert found.layers[0].name == "a.weight"
     assert found.layers[0].log2_ratio == -math.inf
+
+
+def all_lost(step, values):
+    values["lost"] = 2
+
+
+def test_a_run_that_was_never_finite_hides_no_number_of_the_other(plain, tmp_path):
+    """The norms of the healthy run are its own; how far the other is from them is not known, which is no ratio of 1."""
+    lost = write_run(tmp_path / "lost", change=all_lost)
+    own = np.median([norms_at(step, NAMES) for step in range(60)], axis=0)
+    for runs, healthy, ill in (((plain, lost), "a", "b"), ((lost, plain), "b", "a")):
+        found = compare_runs(*runs)
+        shown = {layer.name: getattr(layer, healthy) for layer in found.layers}
+        assert shown == pytest.approx(dict(zip(NAMES, own, strict=True)))
+        for layer in found.layers:
+            assert math.isnan(getattr(layer, ill))
+            assert math.isnan(layer.log2_ratio)
+            assert (layer.steps, sorted(layer.nonfinite)) == (0, [0.0, 1.0])
+    found = compare_runs(lost, lost)
+    assert all(math.isnan(layer.log2_ratio) for layer in found.layers)
+    rows = [line.split() for line in render_text(found).splitlines() if line.split()[:1] == ["a.weight"]]
+    assert rows == [["a.weight", "NaN", "NaN", "-", "100%,", "100%"]]
+
+
+def test_runs_that_were_finite_at_different_steps_each_show_their_own_norm(tmp_path):
+    def lost_when(bad):
+        return lambda step, values: values.update(lost=2 * bad(step))
+
+    a = write_run(tmp_path / "a", change=lost_when(lambda step: step < 30))
+    b = write_run(tmp_path / "b", change=lost_when(lambda step: step >= 30))
+    (layer,) = (each for each in compare_runs(a, b).layers if each.name == "a.weight")
+    late, early = ([norms_at(step, NAMES)[0] for step in steps] for steps in (range(30, 60), range(30)))
+    assert (layer.a, layer.b) == pytest.approx((np.median(late), np.median(early)))
+    assert math.isnan(layer.log2_ratio)
+
+
+def test_a_layer_of_unknown_distance_comes_before_those_that_are_known():
+    unknown, known = (LayerDifference("x", ratio, 1.0, 1.0, 1, (0.0, 0.0)) for ratio in (math.nan, -3.0))
+    assert (unknown.distance, known.distance) == (math.inf, 3.0)
 
 
 def test_tables_kept_at_other_steps(plain, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from diagnosis_frames import digits
+from sklearn.datasets import load_digits
 from torch import nn
 
 import gradmedic as gm
@@ -205,6 +206,20 @@ def test_labels_that_can_be_learned_and_too_few_steps_are_quiet():
     slow = mlp()
     optimizer = torch.optim.SGD(slow.parameters(), 1e-7)
     assert trained(slow, cross_entropy, 160, every=20, optimizer=optimizer) == []
+
+
+@pytest.mark.parametrize(("lr", "size"), [(3e-4, 32), (3e-4, 8)])
+def test_a_loss_that_falls_slowly_is_no_matter_of_the_labels(lr, size):
+    """With a small rate the loss of a constant is left only after hundreds of steps."""
+    images, labels = load_digits(return_X_y=True)
+
+    def loss(model, step):
+        at = torch.randperm(1500, generator=torch.Generator().manual_seed(step))[:size]
+        return F.cross_entropy(model(torch.tensor(images[at] / 16).float()), torch.tensor(labels[at]))
+
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
+    assert trained(model, loss, 480, every=50, optimizer=optimizer) == []
 
 
 def test_an_overfit_probe_settles_it():

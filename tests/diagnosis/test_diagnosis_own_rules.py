@@ -30,11 +30,12 @@ class Own:
 
 
 class Run:
-    def __init__(self) -> None:
+    def __init__(self, processes=1) -> None:
         self.meta, self.events = {}, ()
+        self.indices = [*range(4)] * processes
 
     def frames(self):
-        return [gm.Frame(step, "SGD", loss=1.0, lr=0.1, grad_norm=1.0) for step in range(4)]
+        return [gm.Frame(step, "SGD", loss=1.0, lr=0.1, grad_norm=1.0) for step in self.indices]
 
 
 def test_default_in_a_list_stands_for_all():
@@ -124,3 +125,74 @@ def test_a_rule_that_cannot_be_copied_is_watched_with_and_named_when_a_copy_is_n
     assert [each.code for each in monitor.findings] == ["X1"]
     with pytest.raises(InputError, match=r"read `monitor\.findings`"):
         monitor.diagnose()
+
+
+def locked():
+    own = Own()
+    own.lock = threading.Lock()
+    return own
+
+
+def test_fresh_rules_that_cannot_be_copied_judge_a_record():
+    """What `monitor.diagnose()` advises where it has no copies."""
+    monitor = trained(rules=[locked()])
+    assert [each.message for each in gm.diagnose(monitor.run, rules=[locked()])] == ["5 steps of {braces}"]
+
+
+def test_a_rule_without_a_copy_does_not_judge_two_processes():
+    assert [each.message for each in gm.diagnose(Run(2), rules=[Own()])] == ["4 steps of {braces}"]
+    with pytest.raises(InputError, match=r"several processes.*cannot be copied.*__deepcopy__"):
+        gm.diagnose(Run(2), rules=[locked()])
+
+
+@pytest.mark.parametrize("name", ["code", "name", "kind", "needs"])
+def test_an_object_that_lacks_something_is_told_what_a_rule_must_have(name):
+    held = {key: value for key, value in vars(Own).items() if key != name and not key.startswith("__weak")}
+    lacking = type("Lacking", (), held)()
+    for use in (lambda: trained(rules=["GM201", lacking]), lambda: gm.diagnose(Run(), rules=[lacking])):
+        with pytest.raises(InputError, match=f"Lacking has no '{name}'; a rule is .*`code`.*`evaluate`"):
+            use()
+
+
+def test_a_rule_with_needs_that_are_no_columns_and_a_class_are_refused():
+    for needs in ("norm", None, frozenset({1})):
+        own = Own()
+        own.needs = needs
+        with pytest.raises(InputError, match="expected a set of column names"):
+            select([own])
+    with pytest.raises(InputError, match=r"pass Own\(\)"):
+        trained(rules=[Own])
+
+
+def test_a_draft_without_words_is_told_what_to_bring():
+    with pytest.raises(InputError, match=r"X2.*params.*message") as raised:
+        render("X2", "", {"title": "only"}, "en")
+    assert "GM101" not in str(raised.value)
+
+
+def test_a_rule_that_raises_is_named_with_its_place():
+    class Raises(Own):
+        def evaluate(self, view):
+            raise KeyError("oops")
+
+    engine = Engine(rules=[Raises()])
+    engine.on_frame(Run().frames()[0])
+    place = f"line {Raises.evaluate.__code__.co_firstlineno + 1}"
+    assert engine.errors == [
+        f"rule X1 own is switched off: Raises in test_diagnosis_own_rules.py, {place}, raised KeyError: 'oops'"
+    ]
+
+
+def test_a_transform_that_raises_is_named_and_said_to_be_off(capfd):
+    from gradmedic.clip import BaseTransform
+
+    class Mine(BaseTransform):
+        def update(self, summary, state):
+            raise ValueError("mine")
+
+    trained(3, strict=False, transform=gm.clip.chain(gm.clip.norm(1.0), Mine()))
+    said = capfd.readouterr().err
+    assert said.count("gradmedic:") == 1
+    assert f"Mine in test_diagnosis_own_rules.py, line {Mine.update.__code__.co_firstlineno + 1}, raised" in said
+    assert "gradients go untreated" in said
+    assert "own error" not in said

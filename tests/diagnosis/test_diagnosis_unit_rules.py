@@ -76,6 +76,34 @@ def test_a_layer_that_dies_late_is_seen_within_three_samples():
     assert (found.code, found.variant, found.step) == ("GM303", "whole", 100)
 
 
+RISING = [2.0 - i / 200 + 0.1 * (-1) ** i for i in range(220)] + [0.9 + i / 600 + 0.1 * (-1) ** i for i in range(320)]
+
+
+@pytest.mark.parametrize(
+    ("curve", "now", "samples", "expected"),
+    [
+        (RISING, lambda k: 84, 32.0, "warning"),
+        (FALLING, lambda k: 84, 32.0, None),
+        (RISING, lambda k: 60, 32.0, None),
+        (RISING, lambda k: 84 if k % 3 else 70, 32.0, None),
+        (RISING, lambda k: 84, 4.0, None),
+    ],
+)
+def test_units_that_died_while_the_counts_still_remember_them_alive(curve, now, samples, expected):
+    """A short run is over before the counts forget; the same share dead in ten batches in a row is no chance."""
+
+    def row(k):
+        dead = now(k) if k >= 3 else 10
+        return layer(0, batches=k + 1.0) | {"extra": {"samples": samples, "inactive_now": float(dead)}}
+
+    found = [f for f in diagnose(run_of(lambda k: [row(k)], curve, every=35)) if f.code == "GM303"]
+    assert [(f.variant, f.severity) for f in found] == ([("late", expected)] if expected else [])
+    if found:
+        assert "84 percent" in found[0].message
+        assert "the loss goes up again" in found[0].message
+        assert len(found[0].remedies) == 3
+
+
 @pytest.mark.parametrize(
     ("first", "share", "variant"), [(100, 100, "born_whole"), (40, 100, "whole"), (70, 70, "born"), (40, 70, "")]
 )

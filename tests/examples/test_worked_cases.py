@@ -8,6 +8,7 @@ import matplotlib
 import pytest
 
 import gradmedic as gm
+from gradmedic.record.recorder import Recorder
 
 matplotlib.use("Agg")
 
@@ -34,27 +35,38 @@ def drawing():
     return module
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # ten seconds each where nothing else runs
 @pytest.mark.parametrize("name", FOUND)
-def test_a_case_finds_what_it_is_about(name, tmp_path, capsys):
-    """Run by the command that draws the page's pictures, which come out as well, each under its name on the page."""
+def test_a_case_finds_what_it_is_about(name, shared, tmp_path, capsys):
+    """Run by the command that draws the page's pictures, which come out as well, each under its name on the page.
+
+    All cases share one `--out`, and each has been run there before.
+    """
     draw = drawing()
-    module = draw.draw(name, tmp_path, tmp_path / "page", quick=True)
+    for run in FOUND[name]:
+        Recorder(shared / name / run, meta={}).close()
+    module = draw.draw(name, shared, tmp_path / "page", quick=True)
+    out = shared / name
     drawn = {picture.name for picture in (tmp_path / "page").iterdir()}
     assert drawn == draw.pictures_of(name).keys()
     assert len(drawn) >= 2
     printed = capsys.readouterr().out
     for run, codes in FOUND[name].items():
-        opened = gm.open_run(tmp_path / run)
+        opened = gm.open_run(out / run)
         assert opened.problems == []
         loud = {f.code for f in gm.diagnose(opened) if f.severity != "info"}
         assert codes is None or loud - {"GM112"} == codes, run  # GM112 measures time, which a busy machine takes
-        pictures = list(tmp_path.glob(f"*-{run}.png"))
+        pictures = list(out.glob(f"*-{run}.png"))
         assert len(pictures) >= 2
         assert all(picture.stat().st_size > 5000 for picture in pictures)
         assert f"{run}" in printed
-    CHECKS.get(name, lambda module, folder: None)(module, tmp_path)
+    CHECKS.get(name, lambda module, folder: None)(module, out)
 
 
 def shallow_heads_get_less(module, folder):

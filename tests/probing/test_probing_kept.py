@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,6 +110,23 @@ def test_what_cannot_be_probed_is_said():
     assert "not written to" in events[-1]["reason"]
     _, events, _ = script(LOSSES["cross entropy"], steps=1)
     assert events[-1]["reason"] == "a second step"
+
+
+def test_a_loss_without_a_value_is_no_finding_of_a_probe():
+    """What each probe would say of it is empty words; it is said once that there is nothing to probe."""
+    _, made, _ = script(LOSSES["cross entropy"])
+    events = [
+        {**event, "numbers": dict.fromkeys(event["numbers"], math.nan)}
+        for event in made
+        if "future" not in event["probe"]
+    ]
+    assert {event["probe"] for event in events} >= {"line", "batch", "input"}
+    assert probe_line(events, "en") == "probes: not possible: the loss is NaN"
+    assert probe_line(events, "zh") == "探测: 无法进行：损失为 NaN"
+    last = {"kind": "probe", "probe": "overfit", "verdict": "fits", "numbers": {"loss": 2.0, "loss_fitted": 0.1}}
+    said, rest = probe_line([*events, last], "en").split("; ")
+    assert said == "probes: 16 samples can be learned by heart (loss 2 to 0.1)"
+    assert rest == "the other probes were not possible: the loss is NaN"
 
 
 def test_muted_is_nested_and_ends():

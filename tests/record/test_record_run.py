@@ -116,7 +116,7 @@ def test_paths_that_are_no_run(tmp_path):
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
     with Recorder_with(tmp_path, range(3)):
         pass
-    with pytest.raises(InputError, match=r"already holds a run with 3 steps.*pass --overwrite"):
+    with pytest.raises(InputError, match=r"already holds a run with 3 steps.*overwrite=True.*--overwrite"):
         Recorder(tmp_path, meta={})
     (tmp_path / "mine.txt").write_text("stays")
     with Recorder_with(tmp_path, range(2), overwrite=True):

@@ -139,6 +139,26 @@ def test_clipping_tells_its_factor_and_when_it_is_too_soon_to_judge():
         assert "judged from" not in text
 
 
+def test_the_last_loss_is_not_that_of_a_skipped_step():
+    """A guard that skips a bad last batch leaves a training that went well."""
+    run = FakeRun(frames([2.0, 1.0, 0.5, math.nan], skipped=[False, False, False, True]))
+    [series] = summarize(run).series
+    assert series.loss == (2.0, 0.5)
+    run = FakeRun(frames([math.nan] * 2, skipped=[True] * 2))
+    assert all(math.isnan(loss) for loss in summarize(run).series[0].loss)
+
+
+def test_single_nonfinite_norms_leave_the_medians_and_are_counted():
+    norms = [1.0, 1.0, math.nan, 2.0, 2.0, math.inf, 3.0, 3.0, math.nan]
+    run = FakeRun(frames([2.0] * 9, norms))
+    assert summarize(run).series[0].norms == (1.0, 2.0, 3.0)
+    assert "1 → 2 → 3" in render_checkup(run, [], width=160)
+    assert "NaN or infinite in 3 steps" in render_checkup(run, [], width=160)
+    assert "其中 3 步为 NaN 或无穷大" in render_checkup(run, [], width=160, lang="zh")
+    broken = FakeRun(frames([2.0] * 6, [1.0, 1.0, 1.0, 1.0, math.nan, math.nan]))
+    assert "1 → 1 → NaN" in render_checkup(broken, [], width=160)
+
+
 def test_skipped_steps_have_no_factor():
     run = clipped_run(4, 0.25)
     run.recorded[0].skipped, run.recorded[0].clip_scale = True, 0.0

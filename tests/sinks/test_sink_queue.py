@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradmedic as gm
+from gradmedic.sinks import feed
 from gradmedic.sinks import queued as queued_module
 from gradmedic.sinks.base import BaseSink, RunLabel
 from gradmedic.sinks.queued import Queued, describe
@@ -279,6 +280,33 @@ def test_a_failing_sink_is_said_once_and_recorded(capfd):
     (event,) = [event for event in monitor.run.events if event["kind"] == "error"]
     assert event["part"] == "sink Failing"
     assert monitor.run.steps.num_rows == 10
+
+
+class Unreachable(Keep):
+    keeps_trying = True
+
+    def emit(self, frame):
+        raise ConnectionError("refused")
+
+
+def test_what_a_dead_server_did_not_get_is_said_once_at_the_end(capfd):
+    train({"sinks": [Unreachable()]}, steps=10)
+    said = capfd.readouterr().err.splitlines()
+    assert len([line for line in said if "is tried again from time to time" in line]) == 1
+    lost = "gradmedic: sink Unreachable was not given 11 of 11 entries; the run's record has them all"
+    assert said[-1] == lost  # ten steps and a finding
+    train({"sinks": [Failing(OSError("gone"))]}, steps=10)
+    assert "entries" not in capfd.readouterr().err  # off, which was said
+
+
+def test_a_long_wait_at_the_end_is_explained(capfd, monkeypatch):
+    monkeypatch.setattr(feed, "_SILENT_SECONDS", 0.05)
+    sink = Blocked()
+    threading.Timer(0.4, sink.free.set).start()
+    train({"sinks": [sink, Keep()]}, steps=2)
+    said = [line for line in capfd.readouterr().err.splitlines() if "waiting" in line]
+    assert said == ["gradmedic: waiting for sink Blocked to write the rest, 10 s at most"]
+    assert [name for name, _ in sink.calls] == ["emit", "emit", "close"]
 
 
 def test_only_rank_0_feeds_sinks(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from gradmedic.cli.command import FINE, add_language
 
@@ -19,8 +20,17 @@ class ExplainCommand:
         add_language(parser)
 
     def run(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Print the explanation, or the table of codes."""
+        """Print the explanation, or the table of codes: set for a terminal, as Markdown for a file or a pipe."""
+        from rich.console import Console
+
         from gradmedic.report.explain import explain
 
-        print(explain(args.code, args.lang).rstrip("\n"))
+        page = explain(args.code, args.lang).rstrip("\n")
+        console = Console(file=sys.stdout)
+        if console.is_terminal:
+            from rich.markdown import Markdown
+
+            console.print(Markdown(page))
+        else:
+            print(page)
         return FINE

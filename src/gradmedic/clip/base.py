@@ -35,11 +35,13 @@ class Halt:
     """Why training may end: whether it does, 0-d bool, the words for it, and how.
 
     `on_trip` is "halt" (raise `TrainingHalted`), "stop" (close the run, exit with code 0), or a function of the text.
+    `step` is the step whose flag it is, filled in when the decision is carried out.
     """
 
     flag: torch.Tensor
     text: str
     on_trip: Trip = "halt"
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from gradmedic.errors import InputError
 
 #: torch.nn.utils.clip_grad_norm_ divides by the norm plus this; kept, so that both give the same weights.
 EPSILON = 1e-6
+#: How far below its limit, relatively, a norm counts as at it: what another clip has brought to the same limit lies an
+#: ulp above or below, and the next clip is to do the same on every backend.
+AT_LIMIT = 1e-12
 
 Per = Literal["model", "tensor", "unit"]
 
@@ -103,10 +106,10 @@ def scale_to(
         eps: added to the norm in the division.
 
     Returns:
-        float64, no host sync: exactly 1 below the limit and where anything is not finite, torch's formula at and above
-        it.
+        float64, no host sync: exactly 1 below the limit (by more than `AT_LIMIT`) and where anything is not finite,
+        torch's formula at and above it.
     """
-    reached = (norm >= limit) & (nonfinite == 0)
+    reached = (norm >= limit * (1.0 - AT_LIMIT)) & (nonfinite == 0)
     return torch.where(reached, limit / (norm + eps), torch.ones_like(norm)).clamp(max=1.0)
 
 
@@ -143,7 +146,8 @@ def norm(threshold: Any, *, per: Per = "model", norm_type: float = 2.0) -> NormC
             f"norm: {threshold!r} remembers norms, which would take a history for every output unit; use it with "
             'per="tensor", or a number or param_ratio with per="unit"'
         )
-    return NormClip(chosen, per, check_positive(norm_type, "norm_type"))
+    hint = "; write math.inf for the largest magnitude" if str(norm_type) == "inf" else ""
+    return NormClip(chosen, per, check_positive(norm_type, "norm_type", hint))
 
 
 __all__ = ["EPSILON", "Constant", "NormClip", "check_threshold", "norm", "scale_to"]

@@ -103,9 +103,11 @@ class LayerDifference:
 
     Attributes:
         name: the tensor.
-        log2_ratio: median of log2(norm in B / norm in A); infinite where it is zero in one of them at most steps.
-        a, b: median norms.
-        steps: how many steps it is taken over.
+        log2_ratio: median of log2(norm in B / norm in A); infinite where it is zero in one of them at most steps, NaN
+            (not known) without a step at which both are finite.
+        a, b: median norms over the steps at which both are finite; without any, each over its own finite ones, and NaN
+            where it has none.
+        steps: how many steps the ratio is taken over.
         nonfinite: share of the steps at which its gradient was not finite, in A and in B.
     """
 
@@ -115,6 +117,11 @@ class LayerDifference:
     b: float
     steps: int
     nonfinite: tuple[float, float]
+
+    @property
+    def distance(self) -> float:
+        """How far apart they are, >= 0: |log2_ratio|; infinite where that is not known."""
+        return math.inf if math.isnan(self.log2_ratio) else abs(self.log2_ratio)
 
 
 @dataclass(frozen=True, slots=True)

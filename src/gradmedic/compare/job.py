@@ -76,7 +76,7 @@ def compare_runs(
         courses=tuple(courses),
         only_a=tuple(only_a),
         only_b=tuple(only_b),
-        layers=tuple(sorted(layers, key=lambda layer: -abs(layer.log2_ratio))),
+        layers=tuple(sorted(layers, key=lambda layer: -layer.distance)),
         tensors=(len(names_a - names_b), len(names_b - names_a), len(names_a & names_b)),
         findings_a=_only(found[0], found[1]),
         findings_b=_only(found[1], found[0]),

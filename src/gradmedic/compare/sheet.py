@@ -153,7 +153,7 @@ def _finding_row(label: str, finding: Finding, lang: str) -> tuple[str, ...]:
 def _layers(comparison: Comparison, lang: str, limit: int | None) -> Block:
     words = WORDS[lang]
     block = Block(words["layers"])
-    apart = [layer for layer in comparison.layers if abs(layer.log2_ratio) > _SMALL_LOG2 or any(layer.nonfinite)]
+    apart = [layer for layer in comparison.layers if layer.distance > _SMALL_LOG2 or any(layer.nonfinite)]
     if not comparison.layers:
         block.sentences.append(words["no_layers"])
     elif not apart:
@@ -174,11 +174,19 @@ def _layers(comparison: Comparison, lang: str, limit: int | None) -> Block:
 
 def _layer_row(layer: LayerDifference) -> tuple[str, ...]:
     shares = ", ".join(wording.share(share) for share in layer.nonfinite) if any(layer.nonfinite) else ""
-    return layer.name, wording.number(layer.a), wording.number(layer.b), ratio_text(layer.log2_ratio), shares
+    a, b = (_norm(value, share) for value, share in zip((layer.a, layer.b), layer.nonfinite, strict=True))
+    return layer.name, a, b, ratio_text(layer.log2_ratio), shares
+
+
+def _norm(value: float, nonfinite: float) -> str:
+    """Return a median norm as text; without one, and without a gradient that was not finite, nothing was recorded."""
+    return "-" if math.isnan(value) and not nonfinite else wording.number(value)
 
 
 def ratio_text(log2_ratio: float) -> str:
-    """Return a ratio that is given as its base-2 logarithm; those beyond float64's range keep their exponent."""
+    """Return a ratio that is given as its base-2 logarithm, "-" for NaN; large and small ones keep their exponent."""
+    if math.isnan(log2_ratio):
+        return "-"
     if math.isinf(log2_ratio):
         return "inf" if log2_ratio > 0 else "0"
     return wording.number(2.0**log2_ratio) if abs(log2_ratio) < 1000 else f"2^{log2_ratio:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -95,12 +96,15 @@ class CommonTables:
         ]
         made = []
         for at, name in enumerate(self.names):
-            usable = seen[0][:, at] & seen[1][:, at] & ~bad[0][:, at] & ~bad[1][:, at]
-            a, b = norms[0][usable, at], norms[1][usable, at]
-            if len(a) or bad[0][:, at].any() or bad[1][:, at].any():
+            finite = [seen[side][:, at] & ~bad[side][:, at] for side in (0, 1)]
+            usable = finite[0] & finite[1]
+            count = int(usable.sum())
+            if count or bad[0][:, at].any() or bad[1][:, at].any():
                 shares = _share(bad[0][:, at], seen[0][:, at]), _share(bad[1][:, at], seen[1][:, at])
-                made.append(LayerDifference(name, _log2_ratio(a, b), _median(a), _median(b), len(a), shares))
-        return sorted(made, key=lambda layer: -abs(layer.log2_ratio))
+                a, b = (norms[side][usable if count else finite[side], at] for side in (0, 1))
+                ratio = _log2_ratio(a, b) if count else math.nan
+                made.append(LayerDifference(name, ratio, _median(a), _median(b), count, shares))
+        return sorted(made, key=lambda layer: -layer.distance)
 
     @cached_property
     def _norms(self) -> tuple[Array, Array]:
@@ -133,13 +137,11 @@ def _share(flags: Array, among: Array) -> float:
 
 
 def _median(values: Array) -> float:
-    return float(np.median(values)) if len(values) else float("nan")
+    return float(np.median(values)) if len(values) else math.nan
 
 
 def _log2_ratio(a: Array, b: Array) -> float:
     """Return the median of log2(b / a); two zeros are equal, one zero is infinitely far from what is none."""
-    if not len(a):
-        return 0.0
     ratio = np.where(a > 0, np.where(b > 0, 0.0, -np.inf), np.where(b > 0, np.inf, 0.0))
     both = (a > 0) & (b > 0)
     ratio[both] = np.log2(b[both]) - np.log2(a[both])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.errors import InputError
 from gradmedic.types import Severity
 
 if TYPE_CHECKING:
@@ -52,6 +53,20 @@ class Rule(Protocol):
     needs: frozenset[str]
 
     def evaluate(self, view: View) -> Iterable[Draft]: ...
+
+
+def check_rule(rule: Any) -> None:
+    """Raise InputError unless this has what a rule must have, here rather than at the step that asks for it."""
+    must = "a rule is an object with `code`, `name`, `kind`, `needs` (tensor columns, such as {'norm'}) and `evaluate`"
+    if isinstance(rule, type):
+        raise InputError(f"rules: expected a rule object, got the class itself; pass {rule.__name__}()")
+    lacking = [name for name in ("code", "name", "kind", "needs", "evaluate") if not hasattr(rule, name)]
+    if lacking:
+        raise InputError(f"rules: {type(rule).__name__} has no {', '.join(map(repr, lacking))}; {must}")
+    needs = rule.needs
+    if not isinstance(needs, (Set, Sequence)) or isinstance(needs, str) or not all(isinstance(n, str) for n in needs):
+        name = type(rule).__name__
+        raise InputError(f"rules: needs of {name}: expected a set of column names, got {needs!r}; {must}")
 
 
 class RevisableRule(Rule, Protocol):

@@ -20,6 +20,7 @@ from gradmedic.diagnosis.view import View
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 from gradmedic.types import Event
+from gradmedic.user_errors import trouble_of
 
 _logger = logging.getLogger(__name__)
 _Key = tuple[str, str, str]
@@ -193,7 +194,8 @@ class Engine:
         if self.strict:
             raise error
         self._rules.remove(rule)
-        message = f"rule {rule.code} {rule.name} is switched off: {type(error).__name__}: {error}"
+        what = trouble_of(error) or f"{type(error).__name__}: {error}"
+        message = f"rule {rule.code} {rule.name} is switched off: {what}"
         self.errors.append(message)
         _logger.warning("gradmedic: %s", message)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from typing import Any, Protocol
 
 from gradmedic.diagnosis.draft import Rule
 from gradmedic.diagnosis.engine import Engine
 from gradmedic.diagnosis.finding import Finding, rank_of
 from gradmedic.diagnosis.findings import Findings
+from gradmedic.diagnosis.given_rules import RulesForEach
 from gradmedic.diagnosis.limits import Limits, recorded_limits
 from gradmedic.diagnosis.rank_events import events_of_first_rank, rank_events
 from gradmedic.diagnosis.ranking import ranked
@@ -42,17 +42,19 @@ def diagnose(
         lang: language of the messages, "en" or "zh".
         limits: the user's own alarm; None for the one that the run was recorded with.
         rules: "default", or a sequence of codes and rule objects, as for `gm.watch`; objects are copied, so give fresh
-            ones.
+            ones. One that cannot be copied is used up.
 
     Returns:
         A list of findings, most likely root cause first, consequences folded under their cause; `print` it for one
         paragraph each.
 
     Raises:
-        InputError: unknown language or code, or limits that are not positive numbers.
+        InputError: unknown language or code, an object that is no rule, or limits that are not positive numbers; or
+            the record has the steps of several processes, and a rule cannot be copied.
     """
+    given = RulesForEach(rules)
     held = limits if limits is not None else recorded_limits(run.meta)
-    engines = replay_by_process(run, lambda: Engine(rules=deepcopy(rules), lang=lang, limits=held))
+    engines = replay_by_process(run, lambda: Engine(rules=given.next(), lang=lang, limits=held))
     if len(engines) == 1:
         return Findings(engines[0].findings())
     return Findings(_joined([engine.findings() for engine in engines]))

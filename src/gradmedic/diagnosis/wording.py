@@ -147,6 +147,11 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
     table = messages(lang).get(code)
     if table is None:
         if "message" not in params:
+            if not code.startswith("GM"):
+                raise InputError(
+                    f"there are no words for {code!r}: a rule of your own brings them in the params of its Draft, "
+                    "params={'title': ..., 'message': ..., 'remedy': ...}; message is a must"
+                )
             raise InputError(f"there is no rule {code!r}; there are: {', '.join(codes())}")
         return _own_words(code, params)
     values = _plain(params, lang, nested=True)

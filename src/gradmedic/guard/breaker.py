@@ -57,7 +57,7 @@ class Breaker(BaseTransform):
 def breaker(limit: float = 1e5, signal: Signal = "grad_norm", patience: int = 1, on_trip: Trip = "halt") -> Breaker:
     """End the run when the norm (or loss) is above a limit, or not finite, for `patience` steps in a row.
 
-    The step that trips it is not made. Where the values stay on a device it may act one step late.
+    The step that trips it is not made. Where values stay on a device it acts some steps late; none of those is made.
 
     Args:
         limit: largest value allowed, > 0.

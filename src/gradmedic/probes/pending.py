@@ -214,7 +214,10 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
     histogram = -1 if table is None else parcel.add(table.log2_hist)
     vector, presence = parcel.add(reading.norms), parcel.add(reading.present)
     totals = [
-        (clip, [parcel.add(each) for each in (clip.total_norm, clip.scale, clip.clipped, clip.threshold)])
+        (
+            clip,
+            [parcel.add(x) for x in (clip.total_norm, clip.scale, clip.clipped, clip.threshold, clip.withheld)],
+        )
         for clip in reading.clips
     ]
     changed = reading.remeasured
@@ -234,7 +237,9 @@ def _pack_reading(reading: Reading, positions: list[int], parcel: Parcel) -> Cal
             if into.histogram is None:
                 into.histogram = np.zeros((into.size, counts.shape[1]), dtype=np.int64)
             into.histogram[positions] = counts.astype(np.int64)
-        for clip, (total, scale, flag, threshold) in totals:
+        for clip, (total, scale, flag, threshold, withheld) in totals:
+            if parcel.number(withheld):
+                continue
             where = positions if clip.positions is None else [positions[at] for at in clip.positions]
             factors = parcel.get(scale)
             if factors is not None:

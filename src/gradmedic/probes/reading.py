@@ -28,6 +28,7 @@ class Clip:
     scale: torch.Tensor | None = None  # our own clipping: the factor itself, 0-d or one for each tensor touched
     clipped: torch.Tensor | None = None
     threshold: torch.Tensor | None = None
+    withheld: torch.Tensor | None = None  # where only the device knows: the step was skipped, nothing of this counts
 
 
 @dataclass(slots=True)

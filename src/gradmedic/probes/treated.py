@@ -97,6 +97,18 @@ def _of_reading(
     return GradientSummary(spec, norm, sick, reading.present, step, loss, largest, l1, access)
 
 
+def unless_skipped(decision: Decision, skip: torch.Tensor) -> Decision:
+    """Return the decision with factors of 1 where the step is skipped: only the device knows, and treats all the same.
+
+    Where the host knows, it leaves the gradients of a skipped step as they are.
+    """
+    operations = tuple(
+        Scale(torch.where(skip, 1.0, moved(each.factor, skip.device))) if isinstance(each, Scale) else each
+        for each in decision.operations
+    )
+    return replace(decision, operations=operations)
+
+
 def note(
     readings: Readings,
     decision: Decision,
@@ -104,8 +116,14 @@ def note(
     loss_scale: torch.Tensor | None,
     backend: Backend,
     distribution: Distribution,
+    withheld: torch.Tensor | None = None,
 ) -> None:
-    """Note in the readings what was done to their gradients; norms follow by arithmetic where they can."""
+    """Note in the readings what was done to their gradients; norms follow by arithmetic where they can.
+
+    Args:
+        withheld: whether the step is skipped, 0-d bool, where only the device knows; what was done then counts for
+            nothing.
+    """
     factor = decision.scale
     changed = {at for operation in decision.operations for at in _changed(operation, gradients)}
     for reading, positions in readings:
@@ -124,8 +142,9 @@ def note(
             former = before[index]
             ratio = torch.where(former > 0, moved(after, former.device) / former, torch.ones_like(former))
             own[index] = torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
+            own = own if withheld is None else torch.where(moved(withheld, own.device), 1.0, own)
         flag = None if decision.clipped is None else decision.clipped.double()
-        reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold))
+        reading.clips.append(Clip(None, scale=own, clipped=flag, threshold=decision.threshold, withheld=withheld))
 
 
 def _norms_now(

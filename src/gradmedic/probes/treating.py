@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradmedic.clip.base import Halt
+from gradmedic.clip.late_halts import ENDING
 from gradmedic.isolation import Isolation, part
 from gradmedic.probes.boundaries import Boundaries
 from gradmedic.probes.clipping import ClipWatch
@@ -91,11 +92,12 @@ class Treating:
             halt.on_trip(halt.text)
             return
         self._treatment.stepped(probe)
-        step = probe.step
+        step = probe.step if halt.step is None else halt.step
+        reason = halt.text if step == probe.step else ENDING
         if probe.is_open:
-            self._boundaries.finish(probe, skipped=halt.text)
+            self._boundaries.finish(probe, skipped=reason)
         else:
-            self._boundaries.withhold(probe, optimizer, halt.text)
+            self._boundaries.withhold(probe, optimizer, reason)
         self._output.halted(step, halt.text, stop=halt.on_trip == "stop")
 
     def _treat_early(self, owner: OptimizerProbe) -> None:

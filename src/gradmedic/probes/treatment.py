@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
 from gradmedic.clip.apply import apply_operations
 from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
-from gradmedic.clip.late import LateFlags
+from gradmedic.clip.late_halts import LateHalts
 from gradmedic.clip.spec import Spec, describe_tensors
 from gradmedic.clip.state import State, export_state, import_state
 from gradmedic.clip.withhold import DroppedGradients, FlaggedSkip, Withheld, honours_found_inf
@@ -27,7 +27,7 @@ from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.reading import join
 from gradmedic.probes.together import Together
-from gradmedic.probes.treated import Readings, note, summarise, writable_gradient
+from gradmedic.probes.treated import Readings, note, summarise, unless_skipped, writable_gradient
 from gradmedic.probes.treated_tensors import everything, second_moment_of, tensor_names
 from gradmedic.roster import Roster
 from gradmedic.stats.agreement import Agreement
@@ -68,7 +68,6 @@ class _Patient:
     optimizer: weakref.ref[Any] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    late: list[tuple[LateFlags, tuple[Halt, ...]]] = field(default_factory=list)
 
 
 class Treatment:
@@ -90,6 +89,7 @@ class Treatment:
         self.together = Together(self._agreement)
         self._waits = 0
         self._copies = HostCopies(_LATE_BYTES)
+        self._late = LateHalts(self._copies)  # of all optimizers: an end of training is none of one alone
         self.uncredited: deque[torch.Tensor] = deque(maxlen=16)  # emptied by a scaler's update, if there is one
         self._transform = transform
         self._roster = roster
@@ -149,7 +149,7 @@ class Treatment:
             verdict = self._decide(patient, probe, optimizer, readings, loss, loss_scale)
         if not early and verdict.decision.skip is not None:
             self._withhold(patient, probe, optimizer, verdict)
-        halt = self._halt(patient, verdict)
+        halt = self._halt(verdict, probe.step)
         if early and (halt is None or callable(halt.on_trip)):
             patient.verdict = verdict
         return halt
@@ -208,9 +208,15 @@ class Treatment:
         summary = summarise(patient.spec, readings, access, probe.step, loss, probe.spans)
         decision, after = self._transform.update(summary, patient.state)
         self.together.compare(decision, probe, parameters, distribution)
+        ending = self._late.skip(patient.spec.device)
+        if ending is not None:
+            decision = replace(decision, skips=(*decision.skips, ending))
         patient.before = patient.state
         patient.state = settle(self._transform, patient.state, after, decision.skip)
         skip = self._known(decision.skip)
+        withheld = decision.skip if skip is None else None  # only the device knows
+        if withheld is not None:
+            decision = unless_skipped(decision, withheld)
         verdict = Verdict(decision, skip)
         patient.notes = {key: torch.as_tensor(value) for key, value in decision.notes.items()}
         if not skip:
@@ -218,7 +224,7 @@ class Treatment:
                 gradients = [writable_gradient(parameter) for parameter in parameters]
                 on_host = self._on_host(patient.spec)
                 apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
-            note(readings, decision, gradients, loss_scale, self._backend, distribution)
+            note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld)
         return verdict
 
     def _on_host(self, spec: Spec) -> bool:
@@ -245,23 +251,18 @@ class Treatment:
             self.uncredited.append(flag)
             patient.reasons = (*decision.skips, *(Reason(halt.flag, halt.text) for halt in decision.halts))
 
-    def _halt(self, patient: _Patient, verdict: Verdict) -> Halt | None:
-        """Return why training is to end: by what is known now, or by what has arrived from steps before."""
-        waiting, patient.late = patient.late, []
-        tripped: list[Halt] = []
-        for late, halts in waiting:
-            flags = late.read()
-            if flags is None:
-                patient.late.append((late, halts))
-            else:
-                tripped += [halt for halt, flag in zip(halts, flags, strict=True) if flag]
+    def _halt(self, verdict: Verdict, step: int) -> Halt | None:
+        """Return why training is to end: by what has arrived from steps before, or by what is known now."""
+        tripped = self._late.arrived()
         asked, verdict.asked = verdict.asked, True
-        known = [] if asked else [(halt, self._known(halt.flag)) for halt in verdict.decision.halts]
+        halts = [] if asked else [replace(halt, step=step) for halt in verdict.decision.halts]
+        known = [(halt, self._known(halt.flag)) for halt in halts]
         tripped += [halt for halt, flag in known if flag]
-        unknown = tuple(halt for halt, flag in known if flag is None)
-        if unknown:
-            patient.late.append((LateFlags([halt.flag for halt in unknown], self._copies), unknown))
-        return tripped[0] if tripped else None
+        self._late.send([halt for halt, flag in known if flag is None])
+        ends = [halt for halt in tripped if not callable(halt.on_trip)]
+        if ends:
+            self._late.ended()
+        return next(iter(ends or tripped), None)
 
     def conclude(self, probe: OptimizerProbe, pending: PendingFrame) -> None:
         """The optimizer has stepped (or passed the step over): say so in its frame, and put back what was taken."""

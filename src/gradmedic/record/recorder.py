@@ -242,7 +242,7 @@ def _prepare(folder: Path, *, overwrite: bool, join: bool, rank: int | None) -> 
     elif names and not join:
         raise InputError(
             f"run folder {str(folder)!r} already holds a run with {_steps_in(folder)} steps; choose another folder, "
-            f"remove it, or (gradmedic run) pass --overwrite"
+            f"or replace that run with overwrite=True (on the command line: --overwrite)"
         )
 
 

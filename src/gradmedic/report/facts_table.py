@@ -138,6 +138,8 @@ def _values(series: Series, lang: str, large: bool) -> list[tuple[str, str]]:
         found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
+        if series.nonfinite and any(math.isfinite(norm) for norm in series.norms):
+            left_out += words["nonfinite_norms"].format(n=counted(series.nonfinite))
         usual = _spike(series, lang) or (words["usual"] if large and len(series.norms) == 3 else "")
         phase = f"{words['open']}{words['norm_phase']}{usual}{left_out}{words['close']}"
         found.append((words["norm"], _arrow(*series.norms) + phase))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,12 @@ from gradmedic.diagnosis.wording import number
 _LABEL: Mapping[str, str] = {"en": "probes", "zh": "探测"}
 _JOIN: Mapping[str, str] = {"en": "; ", "zh": "；"}
 _NEEDS: Mapping[str, str] = {"en": "not made; they need {reason}", "zh": "未能进行，需要：{reason}"}
+#: In place of what probes of a loss without a value would say, where there is nothing else to say and where there is.
+_NO_LOSS: Mapping[str, str] = {"en": "not possible: the loss is {loss}", "zh": "无法进行：损失为 {loss}"}
+_NO_LOSS_OF_OTHERS: Mapping[str, str] = {
+    "en": "the other probes were not possible: the loss is {loss}",
+    "zh": "其余探测无法进行：损失为 {loss}",
+}
 
 #: Sentences by probe and verdict; a placeholder is a number of the probe's.
 _SAID: Mapping[str, Mapping[str, str]] = {
@@ -60,7 +67,11 @@ def probe_line(events: Iterable[Mapping[str, Any]], lang: str) -> str:
         lang: "en" or "zh".
     """
     last = {str(event.get("probe")): event for event in events if event.get("kind") == "probe"}
-    said = [text for event in last.values() if (text := _sentence(event, lang))]
+    without = {key: loss for key, event in last.items() if not math.isfinite(loss := _loss_of(event))}
+    said = [text for key, event in last.items() if key not in without and (text := _sentence(event, lang))]
+    if without:
+        template = (_NO_LOSS_OF_OTHERS if said else _NO_LOSS)[lang]
+        said.append(template.format(loss=number(next(iter(without.values())))))
     missing = last.get("all")
     if not said and missing is not None:
         said = [_NEEDS[lang].format(reason=missing.get("reason", ""))]
@@ -71,3 +82,7 @@ def _sentence(event: Mapping[str, Any], lang: str) -> str:
     template = _SAID[lang].get(f"{event.get('probe')}/{event.get('verdict')}", "")
     numbers = {key: number(float(value)) for key, value in (event.get("numbers") or {}).items()}
     return template.format_map(numbers)
+
+
+def _loss_of(event: Mapping[str, Any]) -> float:
+    return float((event.get("numbers") or {}).get("loss", 0.0))

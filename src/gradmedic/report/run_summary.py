@@ -25,8 +25,10 @@ class Series:
         optimizer, process: its name; which of several processes that trained one after the other (1, 2, …), 0 for the
             only one.
         steps, skipped: numbers of steps, skipped ones included; of skipped ones.
-        loss, lr: first and last, None where nothing is known.
-        norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out.
+        loss, lr: first and last, None where nothing is known; losses of skipped steps are left out, unless all are.
+        norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out, and
+            non-finite ones where a third has others.
+        nonfinite: steps that were not skipped and whose norm is NaN or infinite.
         largest: the largest finite pre-clip norm that was not skipped, and its step.
         flow: how the gradient is spread over the layers.
     """
@@ -38,6 +40,7 @@ class Series:
     loss: tuple[float, float] | None = None
     lr: tuple[float, float] | None = None
     norms: tuple[float, ...] = ()
+    nonfinite: int = 0
     largest: tuple[float, int] | None = None
     flow: Flow = field(default_factory=Flow)
 
@@ -151,7 +154,8 @@ def _sort_in(made: dict[tuple[str, int], list[_Scalars]], part: dict[str, int], 
 
 
 def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Series:
-    losses = [frame.loss for frame in frames if frame.loss is not None]
+    known = [(frame.loss, frame.skipped) for frame in frames if frame.loss is not None]
+    losses = [loss for loss, skipped in known if not skipped] or [loss for loss, _ in known]
     rates = [frame.lr for frame in frames if frame.lr is not None]
     norms = [frame.norm for frame in frames if frame.norm is not None and not frame.skipped]
     return Series(
@@ -162,6 +166,7 @@ def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Seri
         loss=(losses[0], losses[-1]) if losses else None,
         lr=(rates[0], rates[-1]) if rates else None,
         norms=tuple(_thirds(norms)),
+        nonfinite=sum(not math.isfinite(norm) for norm in norms),
         largest=_largest(frames),
         flow=flow,
     )
@@ -180,7 +185,10 @@ def _thirds(norms: list[float]) -> Iterable[float]:
 
 
 def _median(values: list[float]) -> float:
-    """Return the median; NaN when any value is, so that a broken third shows."""
+    """Return the median of the finite values; NaN or infinity where there are no others, so that it shows."""
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        return median(finite)
     return math.nan if any(math.isnan(value) for value in values) else median(values)
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 
+#: Whoever waits longer than this for a program to end wonders what it is doing.
+_SILENT_SECONDS = 2.0
+
 
 class SinkTrouble(Exception):
     """A whole sentence on why a sink is off."""
@@ -104,12 +107,17 @@ class SinkFeed:
         """Close all; the queues have their patience together, not one after the other."""
         for name, sink in self._direct.items():
             self._call(name, sink.close, even_if_off=True)
+        told = {name for name, queued in self._queued.items() if queued.off and queued.trouble is not None}
+        for name in told:
+            self._look(name, self._queued[name], 0)
         for queued in (*self._queued.values(), *self._unfed):
             queued.ask_to_close()
         began = time.monotonic()
         for name, queued in self._queued.items():
+            if queued.patience > _SILENT_SECONDS and not queued.ended(began + _SILENT_SECONDS):
+                _tell(self._words["waiting"].format(sink=name, seconds=queued.patience))
             finished = queued.wait(began + queued.patience)
-            self._tell_end(name, queued, finished)
+            self._tell_end(name, queued, finished, count=name not in told)
         for queued in self._unfed:
             queued.wait(began + queued.patience)
 
@@ -156,7 +164,8 @@ class SinkFeed:
             sink = part.partition(",")[0]
             self._isolation.failed(part, SinkTrouble(self._words[sentence].format(sink=sink, **values)))
 
-    def _tell_end(self, name: str, sink: Queued, finished: bool) -> None:
+    def _tell_end(self, name: str, sink: Queued, finished: bool, *, count: bool) -> None:
+        """Say what was lost, unless the sink was off and that was said, or the sentence has the number already."""
         if not finished:
             self._say(f"{name}, end", "unfinished", seconds=sink.patience, dropped=sink.dropped)
         elif sink.trouble is not None or sink.dropped:
@@ -165,3 +174,11 @@ class SinkFeed:
             total = sink.sent + sink.dropped
             message = self._words["dropped"].format(sink=name, dropped=sink.dropped, all=total)
             self._event({"kind": "sink", "sink": name, "sent": sink.sent, "dropped": sink.dropped, "message": message})
+            if finished and count:
+                _tell(message)
+
+
+def _tell(text: str) -> None:
+    from gradmedic.ledger import say  # imports this module
+
+    say(text)

@@ -141,18 +141,22 @@ class Queued:
 
         A sink that has not finished by then is left to its thread, which ends with the process.
         """
+        if self.ended(deadline):
+            return True
+        self._lost += self._items.qsize()
+        self.off = True
+        self.trouble = self.trouble or "TimeoutError: did not finish in time"
+        return False
+
+    def ended(self, until: float) -> bool:
+        """Return whether the end comes until then (of `time.monotonic`); nothing is given up if it does not."""
         thread = self._thread
         if thread is None or os.getpid() != self._process:
             return True
         if thread is threading.current_thread():  # closed by its own sink
             return True
-        thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
-        if thread.is_alive():
-            self._lost += self._items.qsize()
-            self.off = True
-            self.trouble = self.trouble or "TimeoutError: did not finish in time"
-            return False
-        return True
+        thread.join(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
+        return not thread.is_alive()
 
     def _put(self, item: _Item, room: int) -> None:
         # In a forked child there is no thread to take it, and the connection belongs to the parent.

@@ -27,6 +27,10 @@ class CapturableStats:
     steps, and with `zero_grad(set_to_none=False)` or gradients that the graph itself allocates). Making it measures
     once, and waits for the device.
 
+    It reads the memory that the tensors had when it was made. A `p.grad` that is replaced afterwards, as the default
+    `zero_grad()` and the next `backward()` do, is another tensor: the table goes on telling of the old one, and nothing
+    says so.
+
     Args:
         tensors: dense tensors on one device, as for `gradient_stats`, which keep their memory.
         histogram: also count the powers of two.
@@ -37,7 +41,8 @@ class CapturableStats:
         table: a `StatsTable` in memory of its own: of the last call that was due, all zeros before the first.
         calls: number of calls, 0-d int64 on the device.
         measured: which call the table is of, from 0; 0-d int64 on the device, -1 before the first.
-        every: 0-d int64 on the device; change the cadence between replays with `every.fill_(n)`.
+        every: 0-d int64 on the device; change the cadence between replays with `every.fill_(n)`, n >= 1;
+            what is below counts as 1.
 
     Raises:
         InputError: the tensors are sparse, or on several devices, or none; or `every` is no positive integer.
@@ -50,6 +55,7 @@ class CapturableStats:
         (5.0, 0)
     """
 
+    @torch.inference_mode(False)  # tensors that are made in that mode could not be written outside it
     def __init__(self, tensors: Tensors, *, histogram: bool = False, every: int = 1) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InputError(f"every: expected a positive integer, got {every!r}")
@@ -73,7 +79,7 @@ class CapturableStats:
     @torch.no_grad()
     def record(self) -> None:
         """Count a call and, where it is due, write the table; may be captured, and called without a graph as well."""
-        due = self.calls.remainder(self.every) == 0
+        due = self.calls.remainder(self.every.clamp(min=1)) == 0
         with self._constants.reused():
             fresh = self._measure(due)
         for kept, values in _columns(self.table, fresh):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradmedic.diagnosis.draft import Rule
+from gradmedic.diagnosis.draft import Rule, check_rule
 from gradmedic.diagnosis.rules.attention_entropy import AttentionEntropy
 from gradmedic.diagnosis.rules.attention_logits import AttentionLogits
 from gradmedic.diagnosis.rules.bad_init_scale import BadInitScale
@@ -138,7 +138,7 @@ def select(wanted: str | Sequence[str | Rule]) -> list[Rule]:
         wanted: "default" for all, or a sequence of codes and rule objects; "default" in it stands for all.
 
     Raises:
-        InputError: an unknown code.
+        InputError: an unknown code, or an object that lacks what a rule must have.
     """
     if wanted == "default":
         return [rule() for rule in RULES]
@@ -146,6 +146,7 @@ def select(wanted: str | Sequence[str | Rule]) -> list[Rule]:
     chosen: list[Rule] = []
     for entry in [wanted] if isinstance(wanted, str) else wanted:
         if not isinstance(entry, str):
+            check_rule(entry)
             chosen.append(entry)
         elif entry == "default":
             chosen.extend(rule() for rule in RULES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.gated import still_harmed
 from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series
+from gradmedic.diagnosis.rising import rise_of
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -29,6 +31,15 @@ class Thresholds:
     """The same where nearly all units are dead."""
     whole_batches: int = 3
     """The same where all of them are."""
+    steady: float = 0.75
+    """Share of units that is inactive in every one of the latest sampled batches, where the run suffers: the counts
+    remember for up to 40 sampled batches what has died since, which is longer than many a run."""
+    steady_batches: int = 10
+    """So many batches."""
+    steady_spread: float = 0.1
+    """Part of the units by which they may differ: live units come and go from batch to batch."""
+    steady_samples: int = 300
+    """Samples in them."""
     samples: int = 2000
     """Samples (positions of an image or a text count) seen without activity."""
 
@@ -39,6 +50,8 @@ class _Dead:
     share: float
     step: int
     born_dead: bool = False
+    harm: Mapping[str, Any] | None = None
+    """What is said of the harm, where units have died of late; None where they are counted."""
 
 
 class DeadUnits:
@@ -92,11 +105,21 @@ class DeadUnits:
         share = last.get("inactive_units") / last.get("units")
         batches = last.get("batches")
         if not share > limits.share or batches * _samples(last) < limits.samples:
-            return None
+            return self._lately(view, series)
         if batches >= limits.batches or (share >= limits.severe and batches >= limits.severe_batches):
             born = self._born_dead(view, series, limits.share)
             return _Dead(series, share, 0 if born else last.step, born)
-        return None
+        return self._lately(view, series)
+
+    def _lately(self, view: View, series: Series) -> _Dead | None:
+        """Return the units that are inactive in each of the latest batches, of a run that suffers."""
+        limits, latest = self.thresholds, list(series)[-self.thresholds.steady_batches :]
+        shares = [_now(row) for row in latest if row.get("inactive_now") == row.get("inactive_now")]
+        enough = len(shares) >= limits.steady_batches and sum(map(_samples, latest)) >= limits.steady_samples
+        if not enough or min(shares) < limits.steady or max(shares) - min(shares) > limits.steady_spread:
+            return None
+        harm = {"harm": view.harm.phrase} if view.harm else rise_of(view)
+        return _Dead(series, min(shares), latest[0].step, harm=harm) if harm else None
 
     def _born_dead(self, view: View, series: Series, share: float) -> bool:
         """Whether so many of the units were inactive before the first update.
@@ -114,7 +137,7 @@ class DeadUnits:
     def _draft(self, view: View, worst: _Dead, dead: list[_Dead]) -> Draft:
         limits = self.thresholds
         whole, severe = worst.share >= 1, worst.share >= limits.severe
-        harmed = bool(view.harm)
+        harmed = bool(view.harm) or worst.harm is not None
         severity: Severity = "error" if whole or (severe and harmed) else ("warning" if severe or harmed else "info")
         ordered = sorted(dead, key=lambda each: -each.share)
         row = worst.series[-1]
@@ -127,7 +150,7 @@ class DeadUnits:
                 Evidence(
                     "share of units that are never active", worst.share, limits.severe if severe else limits.share
                 ),
-                Evidence("sampled batches", row.get("batches"), limits.whole_batches if whole else limits.batches),
+                _batches(row, worst, limits),
             ),
             params={
                 "share": 100 * worst.share,
@@ -137,9 +160,17 @@ class DeadUnits:
                 "harm": view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
+                "batches": limits.steady_batches,
+                **(worst.harm or {}),
             },
-            variant=_variant(whole=whole, born_dead=worst.born_dead),
+            variant=_variant(whole=whole, born_dead=worst.born_dead) if worst.harm is None else "late",
         )
+
+
+def _batches(row: SampledRow, worst: _Dead, limits: Thresholds) -> Evidence:
+    if worst.harm is not None:
+        return Evidence("sampled batches", float(limits.steady_batches), limits.steady_batches)
+    return Evidence("sampled batches", row.get("batches"), limits.whole_batches if worst.share >= 1 else limits.batches)
 
 
 def _variant(*, whole: bool, born_dead: bool) -> str:
