@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from gradmedic.cli.ending import putting_away
+from heeding import heed_interrupts
 
 EXPORT = """
 import pathlib, sys, time
@@ -35,7 +36,7 @@ outputs.write_output(pathlib.Path(sys.argv[1]) / "page.html", "text")
 @pytest.mark.parametrize("program", [EXPORT, PAGE], ids=["export", "page"])
 def test_nothing_is_left(tmp_path, program, number):
     command = [sys.executable, "-c", program, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         assert process.stdout.readline() == "ready\n"
         assert len(list(tmp_path.iterdir())) == 1
         process.send_signal(number)

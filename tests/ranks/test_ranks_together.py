@@ -7,6 +7,7 @@ alone.
 from __future__ import annotations
 
 import math
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -140,6 +141,32 @@ def test_other_transforms_are_fine_there():
     first, second = run_on_ranks(in_join, "norm")
     assert first["said"] == second["said"] == ""
     assert (first["steps"], second["steps"]) == (1, 2)
+
+
+def one_step_and_away() -> bool:
+    """One rank is ahead: both have met, and it has made its only step and gone before the other looks who is there."""
+    rank = distributed.get_rank()
+    ask = agreement._ask
+
+    def dawdle(*arguments: Any) -> bool:
+        answer = ask(*arguments)
+        time.sleep(1.0)
+        return answer
+
+    model = DistributedDataParallel(build())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gm.watch(model, optimizer, transform=gm.guard.skip_nonfinite(), strict=True) as monitor:
+        model(torch.ones(2, 4)).square().mean().backward()
+        agreement._ask = dawdle if rank else ask
+        try:
+            optimizer.step()
+        finally:
+            agreement._ask = ask
+        return monitor.latest.skipped
+
+
+def test_a_rank_that_is_late_for_the_only_step_makes_it():
+    assert run_on_ranks(one_step_and_away) == [False, False]
 
 
 def odd_losses() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from top_runs import frame, recorder_of, write_run
 
 from gradmedic.errors import InputError
 from gradmedic.top import watch_run
+from heeding import heed_interrupts
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -50,6 +51,7 @@ class Terminal:
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
         self.data = b""
 

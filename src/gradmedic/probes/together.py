@@ -53,7 +53,7 @@ class Together:
 
     def admit(self, probe: OptimizerProbe, parameters: Sequence[torch.Tensor], distribution: Distribution) -> None:
         """Raise TransformError where not all ranks treat the model."""
-        if not self._all_here(probe, parameters, distribution, first=True):
+        if not self._all_here(probe, parameters, distribution):
             raise TransformError(_ALONE)
 
     def ask(self, probe: OptimizerProbe, parameters: Sequence[torch.Tensor], distribution: Distribution) -> None:
@@ -66,13 +66,12 @@ class Together:
         probe: OptimizerProbe,
         parameters: Sequence[torch.Tensor],
         distribution: Distribution,
-        *,
-        first: bool = False,
     ) -> bool:
         here = [distribution.ask() or not distribution.spread, probe.spans is None or probe.spans.ask()]
         replicas = None if distribution.spread else self._replicas.group(parameters)
         if replicas is not None and not self._replicas.uneven(parameters):
-            here.append(self._agreement.together(replicas) if first else self._agreement.decides(replicas))
+            # A rank that is ahead may have made the only step that there is, and left.
+            here.append(self._agreement.decides(replicas))
         return all(here)
 
     def loss(
