@@ -17,6 +17,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Sentence(Exception):
+    """What is to be said of a part that failed is a whole sentence already: the fault is none of ours."""
+
+
 class Isolation:
     """Which parts are switched off, and how long our own work has taken.
 
@@ -72,11 +76,7 @@ _OF_USERS = {
 def _in_words(part: str, error: Exception) -> Exception:
     """Return what to report: a whole sentence where it is the user's own object that raised."""
     what = trouble_of(error) if part in _OF_USERS else None
-    if what is None:
-        return error
-    from gradmedic.sinks.feed import SinkTrouble  # which builds upon this module
-
-    return SinkTrouble(f"{what}; {_OF_USERS[part]}; training goes on")
+    return error if what is None else Sentence(f"{what}; {_OF_USERS[part]}; training goes on")
 
 
 def part(name: str) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R | None]]:

@@ -18,7 +18,7 @@ import torch
 from gradmedic.diagnosis import Engine, Finding
 from gradmedic.frame import Frame
 from gradmedic.host_copies import HostCopies
-from gradmedic.isolation import Isolation, part
+from gradmedic.isolation import Isolation, Sentence, part
 from gradmedic.origins import origin_from_gradients
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.process_rank import is_restart, rank_and_world
@@ -27,7 +27,7 @@ from gradmedic.roster import Roster
 from gradmedic.run_meta import describe_run
 from gradmedic.schedule import Escalation
 from gradmedic.settings import Settings
-from gradmedic.sinks.feed import SinkFeed, SinkTrouble
+from gradmedic.sinks.feed import SinkFeed
 from gradmedic.transit import Transit, Traveller
 
 #: Steps that are not recorded are sent home together, so many at a time.
@@ -304,7 +304,7 @@ class Ledger:
                 self._sinks.final(held.frame)
 
     def _report(self, part: str, error: Exception) -> None:
-        if isinstance(error, SinkTrouble):
+        if isinstance(error, Sentence):
             message = str(error)
             say(message)
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradmedic.isolation import Isolation
+from gradmedic.isolation import Isolation, Sentence
 from gradmedic.names import unique
 from gradmedic.process_rank import rank_and_world
 from gradmedic.sinks.base import BaseSink, RunLabel
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 _SILENT_SECONDS = 2.0
 
 
-class SinkTrouble(Exception):
+class SinkTrouble(Sentence):
     """A whole sentence on why a sink is off."""
 
 
