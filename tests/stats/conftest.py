@@ -6,7 +6,7 @@ import torch
 from gradmedic.stats import native_available
 
 # What is about the kernel is collected where there is one; test_stats_without_kernel.py says when there has to be.
-collect_ignore = [] if native_available() else ["test_stats_native.py"]
+collect_ignore = [] if native_available() else ["test_stats_native.py", "test_stats_multiplying.py"]
 
 
 @pytest.fixture(autouse=True)

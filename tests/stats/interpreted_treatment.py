@@ -161,6 +161,7 @@ def test_a_clip_by_one_factor_and_by_many_uses_the_kernel(fresh):
     assert fresh._stats.treatment.launches == 2
     assert gradients[0].tolist() == [1.0] * 3
     assert gradients[1].tolist() == [1.0] * 5
+    assert [gradient._version for gradient in gradients] == [2, 2]  # autograd has been told
 
 
 def test_what_no_kernel_can_change_is_changed_by_torch_beside_them(fresh):

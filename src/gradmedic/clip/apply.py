@@ -9,6 +9,7 @@ import torch
 
 from gradmedic.clip import on_device
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
+from gradmedic.stats import native
 from gradmedic.stats.transfer import moved
 
 
@@ -66,6 +67,8 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
             _scale(gradients, factor[0], True)
             return
         chosen = [(at, gradient) for at, gradient in chosen if numbers[at] != 1.0]
+        left = native.multiply([gradient for _, gradient in chosen], [numbers[at] for at, _ in chosen])
+        chosen = [chosen[at] for at in left]
         _multiply_each([_stored(g) for _, g in chosen], [numbers[at] for at, _ in chosen])
         return
     if len(chosen) == len(gradients):
@@ -75,7 +78,9 @@ def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_ho
     _multiply_each([_stored(g) for _, g in chosen], [parts[at] for at, _ in chosen])
 
 
-def _multiply_all(gradients: Sequence[torch.Tensor], factor: float | torch.Tensor) -> None:
+def _multiply_all(gradients: list[torch.Tensor], factor: float | torch.Tensor) -> None:
+    if isinstance(factor, float):
+        gradients = [gradients[at] for at in native.multiply(gradients, [factor] * len(gradients))]
     for (device, dtype), values in _groups([_stored(gradient) for gradient in gradients]).items():
         torch._foreach_mul_([value for _, value in values], _fitting(factor, device, dtype))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from gradmedic.probes.gradients import Clip, Reading, current_norms
 from gradmedic.probes.positions import index_of
 from gradmedic.stats import norms
 from gradmedic.stats.distribution import Distribution
-from gradmedic.stats.mesh_layout import is_distributed
+from gradmedic.stats.mesh_layout import any_distributed, is_distributed
 from gradmedic.stats.parts import visible_gradient
 from gradmedic.stats.spans import Spans
 from gradmedic.stats.transfer import moved
@@ -41,6 +42,21 @@ def writable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
         parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
         return parameter.grad
     return gradient
+
+
+def writable_gradients(
+    parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Return `writable_gradient` of each parameter, whose visible gradients are given."""
+    if any_distributed(parameters):
+        return [writable_gradient(parameter) for parameter in parameters]
+    strided = torch.strided
+    return [
+        gradient
+        if gradient is None or (gradient.layout is strided and gradient.is_contiguous() and not gradient.is_inference())
+        else writable_gradient(parameter)
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+    ]
 
 
 def _expanded(gradient: torch.Tensor) -> bool:

@@ -27,12 +27,12 @@ from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.reading import join
 from gradmedic.probes.together import Together
-from gradmedic.probes.treated import Readings, note, summarise, unless_skipped, writable_gradient
+from gradmedic.probes.treated import Readings, note, summarise, unless_skipped, writable_gradients
 from gradmedic.probes.treated_tensors import everything, second_moment_of, tensor_names
 from gradmedic.roster import Roster
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution
-from gradmedic.stats.parts import add_up_gradients, gradient_or_zeros
+from gradmedic.stats.parts import add_up_gradients, gradients_or_zeros
 from gradmedic.torch_hooks import inside_backward
 from gradmedic.types import Backend
 
@@ -200,7 +200,7 @@ class Treatment:
         parameters = probe.parameters(probe.reference() or optimizer)
         if not patient.distribution.plain:
             add_up_gradients(parameters)
-        gradients = [gradient_or_zeros(parameter) for parameter in parameters]
+        gradients = gradients_or_zeros(parameters)
         distribution = patient.distribution
         self.together.ask(probe, parameters, distribution)
         access = Gradients(patient.spec, parameters, gradients, second_moment_of(optimizer), loss_scale, distribution)
@@ -221,7 +221,7 @@ class Treatment:
         patient.notes = {key: torch.as_tensor(value) for key, value in decision.notes.items()}
         if not skip:
             if decision.operations:
-                gradients = [writable_gradient(parameter) for parameter in parameters]
+                gradients = writable_gradients(parameters, gradients)
                 on_host = self._on_host(patient.spec)
                 apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
             note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld)

@@ -13,6 +13,7 @@
 
 #include "_native_kernel.h"
 #include "_native_samples.h"
+#include "_native_scaling.h"
 
 /* Elements of an item of work, and of the work that is worth another thread: on a busy machine, a thread may have to
  * wait for its first turn, and the call for the thread. */
@@ -34,6 +35,7 @@ typedef struct {
     int64_t n_tensors, n_items, next; /* next: item that no thread has taken yet */
     double *moments;
     int64_t *counts, *histogram, *item_histograms;
+    const double *factors; /* of each tensor, to multiply by; NULL: measure */
     Item *items;
 } Job;
 
@@ -54,6 +56,17 @@ static void publish(const Job *job, int64_t tensor, const Sums *sums)
     counts[ZEROS * stride] = sums->zeros;
     counts[NANS * stride] = sums->nan;
     counts[INFS * stride] = sums->inf;
+}
+
+static void scale_item(const Job *job, const Item *item)
+{
+    const int64_t last = item->last ? item->last : item->tensor + 1;
+    for (int64_t i = item->tensor; i < last; i++) {
+        const int64_t left = job->kinds[i] == SKIP || job->factors[i] == 1.0 ? 0 : job->numels[i] - item->start;
+        if (left > 0)
+            scale_elements((char *)job->addresses[i] + item->start * ITEM_SIZE[job->kinds[i]], job->kinds[i],
+                           left < CHUNK ? left : CHUNK, job->factors[i]);
+    }
 }
 
 static void do_item(const Job *job, Item *item, int64_t *item_histogram)
@@ -85,6 +98,10 @@ static void *work(void *argument)
         const int64_t i = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
         if (i >= job->n_items)
             return NULL;
+        if (job->factors) { /* from the end: what was measured last is in the caches still */
+            scale_item(job, job->items + job->n_items - 1 - i);
+            continue;
+        }
         do_item(job, job->items + i, job->histogram ? job->item_histograms + i * BINS : NULL);
     }
 }
@@ -152,7 +169,8 @@ static void run(Job *job, int n_threads)
     work(job);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
-    finish(job);
+    if (!job->factors)
+        finish(job);
 }
 
 /* What Python hands over once and for all: how to ask a tensor about itself. */
@@ -245,34 +263,31 @@ static PyObject *skipped(const Job *job)
     return list;
 }
 
-static PyObject *measure(PyObject *self, PyObject *args)
+/* Ask for the questions' parts; 0, or -1 with an exception set. */
+static int unpack(PyObject *tensors, PyObject *questions, PyObject **ask)
 {
-    PyObject *tensors, *questions, *ask[QUESTIONS], *result = NULL;
-    unsigned long long moments, counts, histogram;
-    int n_threads;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOKKKi", &tensors, &questions, &moments, &counts, &histogram, &n_threads))
-        return NULL;
     if (!PyList_Check(tensors) || !PyTuple_Check(questions) || PyTuple_Size(questions) != QUESTIONS) {
-        PyErr_SetString(PyExc_TypeError, "measure() takes a list of tensors and the tuple of questions");
-        return NULL;
+        PyErr_SetString(PyExc_TypeError, "expected a list of tensors and the tuple of questions");
+        return -1;
     }
     for (int i = 0; i < QUESTIONS; i++)
         ask[i] = PyTuple_GetItem(questions, i);
+    return 0;
+}
 
+/* Describe the tensors, run the job over those that can be read in place and are `wanted` (NULL: all), and return the
+ * positions of all others. */
+static PyObject *run_over(PyObject *tensors, PyObject *const *ask, Job *job, int (*wanted)(int kind), int n_threads)
+{
     const Py_ssize_t n = PyList_Size(tensors);
+    PyObject *result = NULL;
     uintptr_t *addresses = calloc((size_t)n + 1, sizeof *addresses);
     int64_t *numels = calloc((size_t)n + 1, sizeof *numels);
     unsigned char *kinds = calloc((size_t)n + 1, sizeof *kinds);
-    Job job = {
-        .addresses = addresses,
-        .numels = numels,
-        .kinds = kinds,
-        .n_tensors = n,
-        .moments = (double *)(uintptr_t)moments,
-        .counts = (int64_t *)(uintptr_t)counts,
-        .histogram = (int64_t *)(uintptr_t)histogram,
-    };
+    job->addresses = addresses;
+    job->numels = numels;
+    job->kinds = kinds;
+    job->n_tensors = n;
     if (!addresses || !numels || !kinds) {
         PyErr_NoMemory();
         goto end;
@@ -280,16 +295,48 @@ static PyObject *measure(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < n; i++) {
         kinds[i] = describe(PyList_GetItem(tensors, i), ask, addresses + i, numels + i);
         PyErr_Clear(); /* a tensor that cannot answer is skipped */
+        if (wanted && kinds[i] != SKIP && !wanted(kinds[i]))
+            kinds[i] = SKIP;
     }
-    if (execute(&job, n_threads) != 0)
+    if (execute(job, n_threads) != 0)
         PyErr_NoMemory();
     else
-        result = skipped(&job);
+        result = skipped(job);
 end:
     free(addresses);
     free(numels);
     free(kinds);
     return result;
+}
+
+static PyObject *measure(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *questions, *ask[QUESTIONS];
+    unsigned long long moments, counts, histogram;
+    int n_threads;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOKKKi", &tensors, &questions, &moments, &counts, &histogram, &n_threads) ||
+        unpack(tensors, questions, ask) != 0)
+        return NULL;
+    Job job = {
+        .moments = (double *)(uintptr_t)moments,
+        .counts = (int64_t *)(uintptr_t)counts,
+        .histogram = (int64_t *)(uintptr_t)histogram,
+    };
+    return run_over(tensors, ask, &job, NULL, n_threads);
+}
+
+static PyObject *multiply(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *questions, *ask[QUESTIONS];
+    unsigned long long factors;
+    int n_threads;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOKi", &tensors, &questions, &factors, &n_threads) ||
+        unpack(tensors, questions, ask) != 0)
+        return NULL;
+    Job job = {.factors = (const double *)(uintptr_t)factors};
+    return run_over(tensors, ask, &job, scalable, n_threads);
 }
 
 /* gather(tensors, questions, geometry, out, wide): `geometry` is int64 [5, N]: number of elements, then Stride. */
@@ -299,14 +346,9 @@ static PyObject *gather(PyObject *self, PyObject *args)
     unsigned long long geometry_address, out_address;
     int wide;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOKKi", &tensors, &questions, &geometry_address, &out_address, &wide))
+    if (!PyArg_ParseTuple(args, "OOKKi", &tensors, &questions, &geometry_address, &out_address, &wide) ||
+        unpack(tensors, questions, ask) != 0)
         return NULL;
-    if (!PyList_Check(tensors) || !PyTuple_Check(questions) || PyTuple_Size(questions) != QUESTIONS) {
-        PyErr_SetString(PyExc_TypeError, "gather() takes a list of tensors and the tuple of questions");
-        return NULL;
-    }
-    for (int i = 0; i < QUESTIONS; i++)
-        ask[i] = PyTuple_GetItem(questions, i);
     const Py_ssize_t n = PyList_Size(tensors);
     const int64_t *geometry = (const int64_t *)(uintptr_t)geometry_address;
     void *out = (void *)(uintptr_t)out_address;
@@ -357,6 +399,9 @@ static PyMethodDef methods[] = {
      "measure(tensors, questions, moments, counts, histogram, n_threads) -> list of skipped positions\n\n"
      "Writes column-wise into float64 [6, N] and int64 [4, N] at the addresses `moments` and `counts`, and adds to\n"
      "int64 [N, 64] at `histogram` where that is not 0. Rows of skipped tensors are not touched."},
+    {"multiply", multiply, METH_VARARGS,
+     "multiply(tensors, questions, factors, n_threads) -> list of skipped positions\n\n"
+     "Multiplies each tensor of float32 or float64 in place by its factor, float64 [N] at the address `factors`."},
     {"gather", gather, METH_VARARGS,
      "gather(tensors, questions, geometry, out, wide) -> list of skipped positions\n\n"
      "Writes sampled coordinates as float32, or as float64 where `wide`, at the address `out`. `geometry` is the\n"

@@ -11,6 +11,7 @@ def measure(
     n_threads: int,
     /,
 ) -> list[int]: ...
+def multiply(tensors: list[Any], questions: tuple[Any, ...], factors: int, n_threads: int, /) -> list[int]: ...
 def gather(
     tensors: list[Any],
     questions: tuple[Any, ...],

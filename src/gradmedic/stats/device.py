@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from gradmedic.stats import torch_backend, triton_backend
 from gradmedic.stats.table import StatsTable
@@ -54,6 +55,7 @@ class Kernels:
         done: set[int] = set()
         if self.can(tensors):
             self._try(lambda stats: work(stats.treatment, done))
+            increment_version([tensors[at] for at in done])  # no operation of torch's has told autograd
         return [at for at in range(len(tensors)) if at not in done]
 
     def _try(self, work: Callable[[TritonStats], R]) -> R | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from gradmedic.errors import InputError
 from gradmedic.stats.inputs import flat_view
@@ -66,6 +68,28 @@ def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]
     address = 0 if bins is None else bins.data_ptr()
     left = _native.measure(tensors, _QUESTIONS, moments.data_ptr(), counts.data_ptr(), address, _threads())
     return StatsTable(moments, counts, bins), left
+
+
+def multiply(tensors: list[Any], factors: Sequence[float]) -> list[int]:
+    """Multiply each tensor in place by its factor, in one call; returns the positions of those that were left alone.
+
+    Whatever is not a contiguous, plain CPU tensor of float32 or float64 is. The bits are torch's, and autograd is told
+    that the others have changed. A factor of exactly 1 saves the pass over memory.
+
+    Args:
+        tensors: N tensors, none of which shares memory with another one.
+        factors: one for each.
+    """
+    if _native is None or not hasattr(_native, "multiply"):
+        return list(range(len(tensors)))
+    numbers = np.array(factors, dtype=np.float64)
+    left = _native.multiply(tensors, _QUESTIONS, numbers.ctypes.data, _threads())
+    if left:
+        others = set(left)
+        increment_version([tensor for at, tensor in enumerate(tensors) if at not in others])
+    else:
+        increment_version(tensors)
+    return left
 
 
 def samples_available() -> bool:

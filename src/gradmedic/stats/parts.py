@@ -56,6 +56,13 @@ def gradient_or_zeros(parameter: Tensor) -> Tensor | None:
     return gradient
 
 
+def gradients_or_zeros(parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return `gradient_or_zeros` of each parameter."""
+    if any_distributed(parameters):
+        return [gradient_or_zeros(parameter) for parameter in parameters]
+    return [None if (found := parameter.grad) is None or found.is_meta else found for parameter in parameters]
+
+
 def add_up_gradients(parameters: Iterable[Tensor]) -> None:
     """Exchange gradients whose values have yet to be added up for their sums: who changes single elements needs them.
 
