@@ -117,13 +117,26 @@ def measure_output(module: str, kind: str, tensor: torch.Tensor, backend: Backen
 
 
 @torch.no_grad()
-def active_units(kind: str, tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return which units are not zero anywhere in this batch, bool [units]; None where there are no units."""
+def active_units(kind: str, tensor: torch.Tensor, zeros: int | None = None) -> torch.Tensor | None:
+    """Return which units are not zero anywhere in this batch, bool [units]; None where there are no units.
+
+    Args:
+        kind: class of the module.
+        tensor: its output, or the gradient there.
+        zeros: number of zeros in it, if the host knows: with fewer than a unit has elements, all units are active.
+    """
     axis = unit_axis(kind, tensor.dim())
     if axis is None:
         return None
+    units = tensor.shape[axis]
+    if zeros is not None and zeros < tensor.numel() // units:
+        return torch.ones(units, dtype=torch.bool, device=tensor.device)
     others = [dim for dim in range(tensor.dim()) if dim != axis]
-    return (tensor.detach() != 0).any(dim=others[0]) if len(others) == 1 else _any(tensor.detach() != 0, others)
+    values = tensor.detach()
+    if values.is_complex() or values.element_size() == 1:  # they have no order
+        return _any(values != 0, others)
+    # Several times as fast as `any` of what is not zero, and without that; NaN spreads, and is not zero.
+    return (values.amax(dim=others) != 0) | (values.amin(dim=others) != 0)
 
 
 def _any(flags: torch.Tensor, dims: list[int]) -> torch.Tensor:

@@ -24,7 +24,7 @@ from gradmedic.probes.replicas import note_wrapper
 from gradmedic.roster import Roster
 from gradmedic.stats import gradient_stats
 from gradmedic.torch_hooks import hook_outputs, passive
-from gradmedic.types import Backend
+from gradmedic.types import COUNT_COLUMNS, Backend
 
 #: Of a model with more modules than this, "auto" probes an even choice.
 MAX_MODULES = 400
@@ -177,8 +177,13 @@ class ModuleProbe:
 
         return on_gradient
 
+    def _known_zeros(self, sample: ModuleSample) -> int | None:
+        """Return how many zeros were counted, where to know it holds nobody up."""
+        counts = None if sample.table is None or self._backend == "torch" else sample.table.counts
+        return None if counts is None or counts.device.type != "cpu" else int(counts[COUNT_COLUMNS.index("zero_count")])
+
     def _count_units(self, sample: ModuleSample, kind: str, tensor: torch.Tensor) -> None:
-        active = active_units(kind, tensor)
+        active = active_units(kind, tensor, self._known_zeros(sample))
         if active is None:
             return
         key = (sample.module, sample.what, sample.leaf)
