@@ -14,5 +14,5 @@ def held_by(optimizer: Any) -> list[torch.Tensor]:
         listed = group.get("params")
         if listed is None or isinstance(listed, torch.Tensor):
             listed = [listed]
-        held.extend(each for each in listed if isinstance(each, torch.Tensor))
+        held.extend([each for each in listed if isinstance(each, torch.Tensor)])
     return held

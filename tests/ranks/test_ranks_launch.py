@@ -11,8 +11,8 @@ import pytest
 
 import gradmedic as gm
 
-#: Rank 1 dies before step 6 of the first attempt, once rank 0 has on file what it can have: the agent ends that one with
-#: a signal, and whether it comes before or after the error in its reduction is a race. The ranks meet at a file of each
+#: Rank 1 dies before step 6 of the first attempt, once rank 0 has on file what it can have: the agent ends it by a
+#: signal, and whether it comes before or after the error in its reduction is a race. The ranks meet at a file of each
 #: attempt's own: through the agent's store, those of a second attempt may be sent to addresses of the first.
 SCRIPT = """
 import glob, os, time, torch

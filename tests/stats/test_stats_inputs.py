@@ -11,6 +11,7 @@ from stats_cases import KERNEL, assert_close
 
 from gradmedic.errors import InputError
 from gradmedic.stats import gradient_stats, norms
+from gradmedic.stats.inputs import all_plain, stored, unwrap
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "torch", *KERNEL, "reference"])
 
@@ -152,3 +153,33 @@ def test_default_device_and_dtype_do_not_matter():
     for table in tables:
         assert table.norm.item() == 2.0
         assert table.norm.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, requires_grad=True),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, 2).to_sparse_csr(),
+        torch.ones(2, device="meta"),
+        torch.ones(2, dtype=torch.int64),
+        torch.ones(2).as_subclass(Sharded),
+        torch.ones(2).to_mkldnn(),
+        None,
+        1.0,
+    ],
+    ids=lambda other: f"{type(other).__name__} {getattr(other, 'layout', '')}",
+)
+def test_one_that_is_not_plain_is_found_among_many(other):
+    plain = [torch.ones(2), torch.ones(()), torch.ones(3, 4)[:, ::2], torch.ones(2).bfloat16(), torch.ones(1) * 1j]
+    assert all_plain(plain)
+    assert all(stored(unwrap(each, ""), "") == (each, 0) for each in plain[1:2])
+    assert not all_plain([*plain, other, *plain])
+    assert not all_plain([other])
+
+
+def test_nothing_at_all_is_measured_as_nothing():
+    assert not all_plain([])
+    assert norms([], backend="torch").shape == (0,)
+    assert len(gradient_stats([], histogram=True, backend="torch")) == 0

@@ -17,7 +17,7 @@ from gradmedic.errors import InputError
 from gradmedic.stats import StatsTable, gradient_stats
 from gradmedic.stats.distribution import Distribution
 from gradmedic.stats.joining import run_together
-from gradmedic.stats.parts import part_to_measure, readable, visible_gradient
+from gradmedic.stats.parts import parts_to_measure, readable, visible_gradient
 from gradmedic.stats.sharded import may_be_wide
 from gradmedic.stats.spans import Groups, Spans, check_groups
 from gradmedic.torch_hooks import ClipCall, announce_clip, announce_clip_norm
@@ -74,7 +74,7 @@ def clip_grad_norm_(
         with announce_clip(ClipCall("gradmedic", chosen, max_norm=limit)):  # a clip in the wrong place may find none
             return torch.zeros((), device=chosen[0].device if chosen else None)
     distribution = Distribution(taking_part)  # every rank calls this, as it would call torch's
-    gradients = [part_to_measure(parameter) for parameter in taking_part]
+    gradients, _ = parts_to_measure(taking_part)
     table = distribution.join_table(gradient_stats(gradients))
     norms, nonfinite = _p_norms(gradients, power, table, distribution), table.nonfinite()
     sums = torch.stack([table.nan_count, table.inf_count]).double()

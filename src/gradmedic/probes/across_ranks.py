@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from gradmedic.stats import StatsTable, gradient_stats, norms
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.distribution import Distribution, local_parts
 from gradmedic.stats.mesh_layout import any_distributed
-from gradmedic.stats.parts import part_to_measure
+from gradmedic.stats.parts import parts_to_measure
 from gradmedic.types import Backend
 
 
@@ -60,8 +61,8 @@ def measure_gradients(
             return gradient_stats(gradients, histogram=histogram, backend=backend), None, None, None
         return None, norms(gradients, backend=backend), None, None
     distribution = layouts.of(parameters)
-    parts = [part_to_measure(parameter, together=not distribution.plain) for parameter in parameters]
-    held = torch.tensor([parameter.grad is not None for parameter in parameters])
+    parts, here = parts_to_measure(parameters, together=not distribution.plain)
+    held = torch.tensor(np.array(here))  # several times as fast as from a list
     if full:
         return gradient_stats(parts, histogram=histogram, backend=backend), None, held, distribution
     values = norms(parts, backend=backend)

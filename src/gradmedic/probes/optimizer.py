@@ -28,7 +28,7 @@ from gradmedic.probes.sampled_changes import SampledChanges, StepSample
 from gradmedic.roster import Roster
 from gradmedic.stats.joining import Joining, run_together
 from gradmedic.stats.mesh_layout import any_distributed
-from gradmedic.stats.parts import readable_among
+from gradmedic.stats.parts import on_meta, readable_among
 from gradmedic.stats.spans import Spans
 from gradmedic.types import Backend
 
@@ -114,9 +114,10 @@ class OptimizerProbe:
     def _same(self, held: list[torch.Tensor]) -> bool:
         """Whether the optimizer holds what it held the last time, all of it trainable: the usual step."""
         known = self._holders
-        return len(held) == len(known) and all(
-            [reference() is parameter and parameter.requires_grad for reference, parameter in zip(known, held)]  # noqa: B905
-        )
+        with torch._C.DisableTorchFunctionSubclass():  # see `gradients_of`
+            return len(held) == len(known) and all(
+                [reference() is parameter and parameter.requires_grad for reference, parameter in zip(known, held)]  # noqa: B905
+            )
 
     def _rename(self, found: list[torch.Tensor]) -> None:
         names: list[str] = []
@@ -147,7 +148,7 @@ class OptimizerProbe:
         parameters = self.parameters(optimizer)
         if self.spans is not None:
             self.spans.ask()
-        hidden = [at for at, p in enumerate(parameters) if p.is_meta]
+        hidden = on_meta(parameters)
         opened = _OpenStep(parameters, hidden, options, rates=learning_rates(optimizer))
         self._open = opened
         if options.sample and parameters and not hidden:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gradmedic.errors import InputError
 from gradmedic.stats import device, native, reference, torch_backend
-from gradmedic.stats.inputs import Tensors, label, materialise, stored, unwrap
+from gradmedic.stats.inputs import Tensors, all_plain, label, materialise, stored, unwrap
 from gradmedic.stats.merging import add_zeros
 from gradmedic.stats.table import StatsTable
 from gradmedic.types import Backend
@@ -75,7 +76,7 @@ def norms(tensors: Tensors, *, backend: Backend = "auto") -> Tensor:
         if chosen == "reference":
             return reference.norms([unwrap(item, label(names, i)) for i, item in enumerate(items)])
         if chosen == "torch":
-            return torch_backend.norms([_strided(item, label(names, i))[0] for i, item in enumerate(items)])
+            return torch_backend.norms(_all_strided(items, range(len(items)), names)[0])
         return _norms_of(_measure(items, names, False, chosen))
 
 
@@ -89,8 +90,13 @@ def _chosen(backend: Backend) -> Backend:
     return "torch" if backend == "auto" else backend
 
 
-def _strided(item: Any, called: str) -> tuple[Tensor, int]:
-    return stored(unwrap(item, called), called)
+def _all_strided(items: list[Any], at: Sequence[int], names: tuple[str, ...] | None) -> tuple[list[Tensor], list[int]]:
+    """Return the stored elements of the items at these positions, and how many zeros of each are not stored."""
+    chosen = [items[i] for i in at]
+    if all_plain(chosen):
+        return chosen, [0] * len(chosen)
+    pairs = [stored(unwrap(items[i], label(names, i)), label(names, i)) for i in at]
+    return [values for values, _ in pairs], [zeros for _, zeros in pairs]
 
 
 def _measure(items: list[Any], names: tuple[str, ...] | None, histogram: bool, backend: Backend) -> StatsTable:
@@ -108,16 +114,11 @@ def _measure_rest(
     items: list[Any], left: list[int], names: tuple[str, ...] | None, histogram: bool, backend: Backend
 ) -> StatsTable:
     """Measure the items at the positions `left`, which have first to be made readable."""
-    plain, zeros = [], []
-    for i in left:
-        values, missing = _strided(items[i], label(names, i))
-        if backend != "torch":
-            values = _prefer_native(values, label(names, i), backend)
-        plain.append(values)
-        zeros.append(missing)
+    plain, zeros = _all_strided(items, left, names)
     if backend == "torch":
         table = torch_backend.measure(plain, histogram)
     else:
+        plain = [_prefer_native(values, label(names, i), backend) for values, i in zip(plain, left, strict=True)]
         table, rest = native.measure(plain, histogram)
         if rest:
             table = _insert(table, rest, device.measure([plain[i] for i in rest], histogram))

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradmedic.stats.agreement import Agreement
 from gradmedic.stats.collective import collective_of
 from gradmedic.stats.joining import Joining, Request, run
-from gradmedic.stats.mesh_layout import MeshLayout, added_up, any_distributed, is_distributed, layout_of, local_of
+from gradmedic.stats.mesh_layout import MeshLayout, added_up, is_distributed, layout_of, local_of, locals_of
 from gradmedic.stats.sharded import may_be_wide, reduce_norms, reduce_table
 from gradmedic.stats.table import StatsTable
 from gradmedic.stats.torch_backend import send
@@ -23,7 +23,7 @@ from gradmedic.stats.torch_backend import send
 
 def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of tensors that lie here."""
-    return [local_of(tensor) for tensor in tensors] if any_distributed(tensors) else list(tensors)
+    return locals_of(tensors)
 
 
 def plain_scalar(value: Tensor) -> Tensor:
@@ -114,8 +114,12 @@ class Distribution:
         return run(self._joining_norms(values, present))
 
     def _joining_norms(self, values: Tensor, present: Tensor) -> Joining[tuple[Tensor, Tensor]]:
-        for mesh in self._meshes:
-            index, here = self._index(mesh, values.device), self._here(mesh, values.device)
+        for mesh, positions in self._meshes.items():
+            here = self._here(mesh, values.device)
+            if len(positions) == len(values):
+                values, present = yield from reduce_norms(values, present, here, mesh, wide=self._wide)
+                continue
+            index = self._index(mesh, values.device)
             joined, there = yield from reduce_norms(values[index], present[index], here, mesh, wide=self._wide)
             values, present = values.index_copy(0, index, joined), present.index_copy(0, index, there)
         return values, present

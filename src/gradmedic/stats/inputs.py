@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,18 @@ def unwrap(tensor: Any, called: str) -> Tensor:
             "leave it out or convert it with .float()"
         )
     return plain
+
+
+def all_plain(items: Sequence[Any]) -> bool:
+    """Whether each item is what `unwrap` and `stored` would make of it: asked once of each kind, not of each tensor."""
+    if set(map(type, items)) != {Tensor} or any([item.requires_grad for item in items]):
+        return False
+    if {item.layout for item in items} != {torch.strided}:
+        return False
+    if {device.type for device in {item.device for item in items}} & {"meta", "mps"}:
+        return False
+    types = {item.dtype for item in items}
+    return all((dtype.is_floating_point or dtype.is_complex) and dtype not in _PACKED for dtype in types)
 
 
 def _plain(tensor: Tensor, called: str) -> Tensor:

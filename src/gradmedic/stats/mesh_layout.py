@@ -6,7 +6,7 @@ rank holds a part), replicated (every rank holds the same) or partial (the ranks
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ def is_distributed(tensor: Any) -> bool:
 
 def any_distributed(tensors: Iterable[Any]) -> bool:
     """Whether any of the tensors is a DTensor; asked of each type, not of each tensor."""
-    return any(map(_is_kind_of_many, set(map(type, tensors))))
+    return bool(_distributed_kinds(tensors))
 
 
 def _is_kind_of_many(kind: type[Any]) -> bool:
@@ -84,6 +84,29 @@ def local_of(tensor: Tensor) -> Tensor:
     waiting: Any = local
     ready: Tensor = waiting.wait() if type(local) is not Tensor and hasattr(waiting, "trigger_wait") else waiting
     return ready
+
+
+def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the part that lies here of each of many tensors; see `local_of`."""
+    spread = _distributed_kinds(tensors)
+    if not spread:
+        return list(tensors)
+    found = [getattr(each, "_local_tensor", None) if type(each) in spread else each for each in tensors]
+    ready: list[Tensor] = [each for each in found if type(each) is Tensor and not each.requires_grad]
+    return ready if len(ready) == len(tensors) else [local_of(tensor) for tensor in tensors]
+
+
+def any_partial(tensors: Sequence[Any]) -> bool:
+    """Whether the values of any DTensor among the tensors have yet to be added up; asked of each kind of placement."""
+    spread = _distributed_kinds(tensors)
+    if not spread:
+        return False
+    kinds = {type(placement): placement for each in tensors if type(each) in spread for placement in each.placements}
+    return any(placement.is_partial() for placement in kinds.values())
+
+
+def _distributed_kinds(tensors: Iterable[Any]) -> set[type[Any]]:
+    return set(filter(_is_kind_of_many, set(map(type, tensors))))
 
 
 def added_up(tensor: Tensor) -> Tensor:

@@ -6,12 +6,11 @@ An expert that no token of this rank has reached still takes part, with nothing:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradmedic.stats.mesh_layout import added_up, any_distributed, is_distributed, local_of
+from gradmedic.stats.mesh_layout import added_up, any_distributed, any_partial, is_distributed, local_of, locals_of
 
 
 def readable(parameter: Tensor) -> bool:
@@ -24,16 +23,34 @@ def readable(parameter: Tensor) -> bool:
 
 def readable_among(parameters: Sequence[Tensor]) -> list[int]:
     """Return the positions of those parameters that take part in a reading; see `readable`."""
-    if any_distributed(parameters):
-        return [at for at, parameter in enumerate(parameters) if readable(parameter)]
-    return [at for at, each in enumerate(parameters) if (found := each.grad) is not None and not found.is_meta]
+    pairs = zip(parameters, gradients_of(parameters), strict=True)
+    with torch._C.DisableTorchFunctionSubclass():
+        return [
+            at for at, (each, found) in enumerate(pairs) if (readable(each) if found is None else not found.is_meta)
+        ]
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of each parameter, None without one."""
+    # For a subclass, and a DTensor is one, torch looks at each attribute for an override of it, which takes longer than
+    # the attribute; a gradient itself is never made anew by one.
+    with torch._C.DisableTorchFunctionSubclass():
+        return [parameter.grad for parameter in parameters]
+
+
+def on_meta(tensors: Iterable[Tensor]) -> list[int]:
+    """Return the positions of the tensors that have no values."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [at for at, tensor in enumerate(tensors) if tensor.is_meta]
 
 
 def local_gradients(parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the parts of the parameters' gradients that lie here, sharing their memory; None where there is none."""
-    if any_distributed(parameters):
-        return [local_gradient(parameter) for parameter in parameters]
-    return [parameter.grad for parameter in parameters]
+    gradients = gradients_of(parameters)
+    present = [gradient for gradient in gradients if gradient is not None]
+    if len(present) == len(gradients):
+        return [*locals_of(present)]
+    return [None if gradient is None else local_of(gradient) for gradient in gradients]
 
 
 def local_gradient(parameter: Tensor) -> Tensor | None:
@@ -58,42 +75,41 @@ def gradient_or_zeros(parameter: Tensor) -> Tensor | None:
 
 def gradients_or_zeros(parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Return `gradient_or_zeros` of each parameter."""
-    if any_distributed(parameters):
+    gradients = gradients_of(parameters)
+    if any_distributed(parameters) or any_distributed(gradients):
         return [gradient_or_zeros(parameter) for parameter in parameters]
-    return [None if (found := parameter.grad) is None or found.is_meta else found for parameter in parameters]
+    return [None if gradient is None or gradient.is_meta else gradient for gradient in gradients]
 
 
-def add_up_gradients(parameters: Iterable[Tensor]) -> None:
+def add_up_gradients(parameters: Sequence[Tensor]) -> None:
     """Exchange gradients whose values have yet to be added up for their sums: who changes single elements needs them.
 
     One collective for each; all ranks must do it at the same time.
     """
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and is_distributed(gradient) and _is_partial(gradient):
+    gradients = gradients_of(parameters)
+    if not any_partial(gradients):
+        return
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and any_partial([gradient]):
             parameter.grad = added_up(gradient)
 
 
-def _is_partial(gradient: Any) -> bool:
-    for placement in gradient.placements:  # noqa: SIM110 - a generator takes as long as the answer, for each tensor
-        if placement.is_partial():
-            return True
-    return False
-
-
-def part_to_measure(parameter: Tensor, *, together: bool = True) -> Tensor:
-    """Return what of a readable parameter's gradient is measured here; an empty tensor where nothing is.
+def parts_to_measure(parameters: Sequence[Tensor], *, together: bool = True) -> tuple[list[Tensor], list[bool]]:
+    """Return (what of readable parameters' gradients is measured here, for which of them there is a gradient here).
 
     Args:
-        parameter: the parameter.
+        parameters: the parameters; where there is no gradient of one here, an empty tensor is measured.
         together: whether all ranks do this, so that partial gradients can be added up.
     """
-    gradient = parameter.grad
-    if gradient is None:
-        return local_of(parameter.detach()).new_empty(0)
-    if together and is_distributed(gradient) and _is_partial(gradient):
-        gradient = added_up(gradient)
-    return local_of(gradient)
+    found = gradients_of(parameters)
+    present = [gradient is not None for gradient in found]
+    gradients = [
+        local_of(parameter.detach()).new_empty(0) if gradient is None else gradient
+        for parameter, gradient in zip(parameters, found, strict=True)
+    ]
+    if together and any_partial(gradients):
+        gradients = [added_up(gradient) for gradient in gradients]
+    return locals_of(gradients), present
 
 
 def has_memory(tensor: Tensor) -> bool:

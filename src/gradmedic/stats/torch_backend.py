@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from gradmedic.stats.table import StatsTable
-from gradmedic.stats.torch_batches import Batch, batches
-from gradmedic.stats.torch_chunks import Chunk, Layout
+from gradmedic.stats.torch_batches import batches
+from gradmedic.stats.torch_chunks import Layout
 from gradmedic.stats.torch_parts import Parts, concatenate, join, join_norms, publish
+from gradmedic.stats.torch_plans import Chunk, Counts
 from gradmedic.stats.torch_rows import (
     NORM_COLUMNS,
     ROW_COLUMNS,
@@ -67,7 +68,7 @@ def home(tensors: list[Tensor]) -> torch.device:
     return next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
 
 
-def send(values: list[int], device: torch.device) -> Tensor:
+def send(values: list[int] | Counts, device: torch.device) -> Tensor:
     """Return int64 values on the device without waiting for it; `torch.tensor(..., device=...)` would wait."""
     return to_device(torch.tensor(values, dtype=torch.int64, device="cpu"), device)
 
@@ -85,13 +86,11 @@ def _measure_group(tensors: list[Tensor], histogram: bool) -> StatsTable:
         reduce_rows(x, free, out)
 
     found: list[Parts] = []
-    runs = [0] * len(tensors)
-    for batch in batches(layout, ROW_COLUMNS, reduce):
-        found.append(join(row_parts(batch.results, layout.row), send(batch.rows, layout.device)))
-        _count(batch, runs)
+    for results, batch in batches(layout, ROW_COLUMNS, reduce):
+        found.append(join(row_parts(results, layout.row), send(batch.rows, layout.device)))
     parts = found[0] if len(found) == 1 else concatenate(found)
-    if max(runs) > 1 or min(runs) < 1:
-        parts = join(parts, send(runs, layout.device))
+    if _apart(layout.runs):
+        parts = join(parts, send(layout.runs, layout.device))
     padding = send(layout.padding, layout.device)
     parts.nan.sub_(padding)
     moments, counts = publish(parts)
@@ -108,12 +107,10 @@ def _norms_of_group(tensors: list[Tensor]) -> Tensor:
     """Return the norms of tensors of one device and type, on that device."""
     layout = Layout(tensors, padding=0.0)
     found: list[Tensor] = []
-    runs = [0] * len(tensors)
-    for batch in batches(layout, NORM_COLUMNS, lambda x, chunk, out: reduce_norms(x, out)):
-        found.append(join_norms(row_norms(batch.results), send(batch.rows, layout.device)))
-        _count(batch, runs)
+    for results, batch in batches(layout, NORM_COLUMNS, lambda x, chunk, out: reduce_norms(x, out)):
+        found.append(join_norms(row_norms(results), send(batch.rows, layout.device)))
     norms = torch.cat(found)
-    return join_norms(norms, send(runs, layout.device)) if max(runs) > 1 or min(runs) < 1 else norms
+    return join_norms(norms, send(layout.runs, layout.device)) if _apart(layout.runs) else norms
 
 
 def _owners(chunk: Chunk, device: torch.device) -> Tensor:
@@ -121,14 +118,15 @@ def _owners(chunk: Chunk, device: torch.device) -> Tensor:
     return send(chunk.owners, device).repeat_interleave(send(chunk.rows, device), output_size=chunk.filled)
 
 
-def _count(batch: Batch, runs: list[int]) -> None:
-    """Add up in how many runs each tensor lies: none if it is empty, several if batches part it."""
-    for owner in batch.owners:
-        runs[owner] += 1
+def _apart(runs: Counts) -> bool:
+    """Whether any tensor lies in no run of rows, or in several."""
+    return bool((runs != 1).any())
 
 
 def _groups(tensors: list[Tensor]) -> list[list[int]]:
     """Return the positions of the tensors of each device and type."""
+    if len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1:
+        return [list(range(len(tensors)))]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(i)
