@@ -232,6 +232,14 @@ class MemoryRecorder(_Recorder):
         super().__init__(MemoryStore(), meta, rank, parse_budget(budget), flight)
 
 
+def writes_into(folder: Path) -> bool:
+    """Whether a recorder of this process that is not closed writes into a folder."""
+    place = folder.resolve()
+    return any(
+        each.path is not None and not each._writer.closed and each.path.resolve() == place for each in list(_live)
+    )
+
+
 def _watch_forks(recorder: _Recorder) -> None:
     global _fork_handler_installed
     _live.add(recorder)
