@@ -220,11 +220,14 @@ class Treatment:
         verdict = Verdict(decision, skip)
         patient.notes = {key: torch.as_tensor(value) for key, value in decision.notes.items()}
         if not skip:
+            shared: list[int] = []
             if decision.operations:
                 gradients = [writable_gradient(parameter) for parameter in parameters]
                 on_host = self._on_host(patient.spec)
-                apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
-            note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld)
+                shared = apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
+            # To measure sharded tensors again all ranks have to, and one may have an empty part of what is shared.
+            shared = shared if distribution.plain else []
+            note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld, shared)
         return verdict
 
     def _on_host(self, spec: Spec) -> bool:
