@@ -183,7 +183,7 @@ def applied(
     """
     if isinstance(operation, Scale):
         factor = operation.factor if operation.factor.dim() == 0 else operation.factor[at]
-        return values * factor.to(values.device, _real(values))
+        return multiplied(values, factor.to(values.device, _real(values)))
     if isinstance(operation, UnitScale):
         return _scaled_units(operation, at, values)
     if isinstance(operation, Limit):
@@ -209,7 +209,17 @@ def _scaled_units(operation: UnitScale, at: int, values: torch.Tensor) -> torch.
     if axis is not None and factor.dim() and values.dim() > 1:
         factor = factor.reshape([-1 if dim == axis else 1 for dim in range(values.dim())])
     # `where` keeps the bits of units below the threshold; a product by 1 would too, except where it is not finite.
-    return torch.where(factor == 1, values, (values * factor).to(values.dtype))
+    return torch.where(factor == 1, values, multiplied(values, factor).to(values.dtype))
+
+
+def multiplied(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return the product with a real factor that can be broadcast; infinities stay what they are.
+
+    Of complex values the real and imaginary parts are multiplied: a complex product makes NaN of an infinity.
+    """
+    if not values.is_complex():
+        return values * factor
+    return torch.view_as_complex(torch.view_as_real(values.resolve_conj()) * factor.unsqueeze(-1))
 
 
 def _moment_limit(moment: torch.Tensor, theta: float, real: torch.dtype) -> torch.Tensor:
