@@ -171,7 +171,8 @@ REACH = """async () => {
                     const at = this.getTransform().transformPoint({ x: right, y: down });
                     const [left, top] = [at.x / scale, at.y / scale];
                     const below = gradmedic.FLOW.stream + gradmedic.FLOW.labels;
-                    beyond = Math.max(beyond, -left, left - canvas.clientWidth, gradmedic.FLOW.stream - top, top - below);
+                    const sides = [-left, left - canvas.clientWidth, gradmedic.FLOW.stream - top, top - below];
+                    beyond = Math.max(beyond, ...sides);
                 }
             }
         }
@@ -206,7 +207,8 @@ def test_a_click_below_the_flow_chooses_the_layer_and_the_step_under_it(shared):
         const { left, width } = gradmedic.paintFlow(canvas, flow, 0, 1, null);
         const layer = Math.floor(flow.names.length / 3);
         const x = box.left + left + ((layer + 0.5) * width) / flow.names.length;
-        const click = (x, y) => canvas.dispatchEvent(new MouseEvent('click', { clientX: x, clientY: y, bubbles: true }));
+        const at = (x, y) => ({ clientX: x, clientY: y, bubbles: true });
+        const click = (x, y) => canvas.dispatchEvent(new MouseEvent('click', at(x, y)));
         click(x, box.bottom - 1);
         const chosen = [gradmedic.tensor(gradmedic.payload()), gradmedic.state.step];
         click(box.left + left / 2, box.top + 10);
