@@ -43,10 +43,10 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel("Learning rate", (("{learning_rate}", "{{optimizer}} group {{group}}"),), log=True),
     Panel(
-        "Largest layers",
+        "Largest parameter gradients",
         (("{layer_grad_norm}", "{{layer}}"),),
         log=True,
-        help="Gradient norm of the largest layers before clipping; a layer that is not finite comes first, as NaN.",
+        help="The largest gradient norms of single parameters before clipping; what is not finite comes first, as NaN.",
     ),
     Panel(
         "Clipped steps",

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
+from gradmedic.clip.answers import check_first_state
 from gradmedic.clip.chain import as_transform
 from gradmedic.clip.spec import describe_tensors
 from gradmedic.errors import InputError
@@ -219,7 +220,7 @@ def check_transform(transform: Any, optimizers: Mapping[str, Any] | None, roster
     if not lazy:  # what is not there yet cannot be compared with a pattern; the first step will
         spec = describe_tensors(held, [entry.name for entry in entries], roster.models)
         check_patterns(chosen, spec)
-        chosen.init(spec)
+        check_first_state(chosen, chosen.init(spec))
     given = list((optimizers or {}).values())
     for optimizer in given:
         admit(chosen, optimizer)

@@ -153,6 +153,75 @@ def test_choosing_a_layer_moves_all_figures(shared, payloads):
     assert page.page.input_value("#tensor") == "3"
 
 
+#: Paints the flow anew and returns how far each of its names reaches beyond the place that is its own, in pixels, and
+#: the texts themselves.
+REACH = """async () => {
+    const prototype = CanvasRenderingContext2D.prototype;
+    const fillText = prototype.fillText;
+    const texts = [];
+    let beyond = 0;
+    const canvas = document.querySelector('#flow canvas.flow');
+    const scale = window.devicePixelRatio || 1;
+    prototype.fillText = function (text, x, y) {
+        if (this.canvas === canvas) {
+            const size = this.measureText(text);
+            texts.push(text);
+            for (const right of [x - size.actualBoundingBoxLeft, x + size.actualBoundingBoxRight]) {
+                for (const down of [y - size.actualBoundingBoxAscent, y + size.actualBoundingBoxDescent]) {
+                    const at = this.getTransform().transformPoint({ x: right, y: down });
+                    const [left, top] = [at.x / scale, at.y / scale];
+                    const below = gradmedic.FLOW.stream + gradmedic.FLOW.labels;
+                    const sides = [-left, left - canvas.clientWidth, gradmedic.FLOW.stream - top, top - below];
+                    beyond = Math.max(beyond, ...sides);
+                }
+            }
+        }
+        return fillText.call(this, text, x, y);
+    };
+    document.getElementById('flow-slider').dispatchEvent(new Event('input'));
+    await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
+    prototype.fillText = fillText;
+    return [beyond, [...new Set(texts)]];
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("run", RUNS)
+def test_no_name_below_the_flow_is_cut_off(shared, run, width):
+    page = shared(run, width=width)
+    page.draw_all()
+    if "flow" in page.missing():
+        return
+    beyond, texts = page.page.evaluate(REACH)
+    assert texts
+    assert beyond <= 1, texts
+
+
+def test_a_click_below_the_flow_chooses_the_layer_and_the_step_under_it(shared):
+    page = shared("many")
+    page.draw_all()
+    found = page.page.evaluate("""() => {
+        const canvas = document.querySelector('#flow canvas.flow');
+        const flow = gradmedic.flowLayers(gradmedic.payload());
+        const box = canvas.getBoundingClientRect();
+        const { left, width } = gradmedic.paintFlow(canvas, flow, 0, 1, null);
+        const layer = Math.floor(flow.names.length / 3);
+        const x = box.left + left + ((layer + 0.5) * width) / flow.names.length;
+        const at = (x, y) => ({ clientX: x, clientY: y, bubbles: true });
+        const click = (x, y) => canvas.dispatchEvent(new MouseEvent('click', at(x, y)));
+        click(x, box.bottom - 1);
+        const chosen = [gradmedic.tensor(gradmedic.payload()), gradmedic.state.step];
+        click(box.left + left / 2, box.top + 10);
+        const after = gradmedic.tensor(gradmedic.payload());
+        return [flow.names[layer], flow.grid.of, chosen[0], chosen[1], after, left];
+    }""")
+    name, kind, tensor, step, after, left = found
+    assert left > 20
+    assert (tensor["name"] if kind == "tensors" else tensor["module"]) == name
+    assert step == 39
+    assert after == tensor
+
+
 def test_the_flow_plays_by_the_keyboard(shared):
     page = shared("healthy", still=False)
     page.page.evaluate("document.getElementById('flow').scrollIntoView({behavior: 'instant'})")

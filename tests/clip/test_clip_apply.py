@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,8 @@ from clip_reference import dense64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmedic.clip.apply import apply_operations, scale_gradients, touched
+from gradmedic.clip.access import Gradients
+from gradmedic.clip.apply import applied, apply_operations, scale_gradients, touched
 from gradmedic.clip.operations import Limit, MomentLimit, Scale, UnitScale
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -149,6 +152,34 @@ def test_a_complex_gradient_that_is_lazily_conjugated(on_host):
     held = [torch.tensor([3 + 4j, 1 - 1j]).conj()]
     apply_operations(held, [Scale(f64(0.5)), Scale(f64(1.0, 0.5)[:1]), Limit({0: 1.0})], on_host=on_host)
     assert held[0].tolist() == [1 - 1j, 0.5 + 0.5j]
+
+
+@paths
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        Scale(f64(0.5)),
+        Scale(f64(1.0, 0.5)[1:]),
+        UnitScale({0: f64(0.5, 0.5, 1.0)}, {0: 0}),
+        UnitScale({0: f64(0.5)}, {0: None}),
+    ],
+)
+def test_complex_infinities_stay_what_they_are(operation, dtype, on_host):
+    """A complex product of an infinity with a real factor would be NaN."""
+    given_ = torch.tensor([complex(math.inf, 2), complex(4, -math.inf), complex(math.nan, math.inf)], dtype=dtype)
+    expected = [(math.inf, 1.0), (2.0, -math.inf), (math.nan, math.inf)]
+    changed, lazy = given_.clone(), given_.conj().resolve_conj().conj()
+    apply_operations([changed], [operation], on_host=on_host)
+    access = Gradients(None, [given_], [lazy])
+    for left in (changed, applied(operation, 0, given_), access.after(operation).values(0)):
+        parts = torch.view_as_real(left.resolve_conj()).tolist()
+        assert parts == [pytest.approx(each, nan_ok=True) for each in expected]
+
+
+def test_infinities_of_a_scaled_complex_gradient_are_divided_as_such():
+    access = Gradients(None, [None], [torch.tensor([complex(math.inf, 6)])], loss_scale=f64(2.0))
+    assert access.values(0).tolist() == [complex(math.inf, 3)]
 
 
 def test_what_an_operation_touches():

@@ -140,7 +140,7 @@ def test_schedules_and_numbers():
 
 def test_a_schedule_that_goes_wrong_is_said():
     transform = norm(lambda step: 1.0 - step)
-    with pytest.raises(gm.InputError, match=r"threshold\(1\): expected a number > 0, got 0"):
+    with pytest.raises(gm.InputError, match=r"line \d+, returned 0.0 as the threshold of step 1; expected a num"):
         drive(transform, [1.0, 1.0])
 
 

@@ -109,12 +109,46 @@ def test_nan_that_a_guard_left_out_is_not_the_nan_that_was_used(tmp_path):
     found = compare_runs(tmp_path / "a", tmp_path / "b")
     (course,) = found.courses
     assert course.first_difference.columns == (("skipped", 0.0, 1.0),)
-    assert [(parting.column, parting.step) for parting in course.partings] == [("loss", 40), ("grad_norm", 40)]
+    assert course.partings == ()  # equal NaN is no difference of the curves
+    assert course.lost == (("loss", 40), ("grad_norm", 40))
     assert course.skipped_alone == ((), (20, 40))
     assert course.phases[-1].loss == (math.inf, None)
     text = render_text(found, width=200)
     assert "Skipped in B alone: 20 (first step 40); there the other's weights changed." in text
-    assert "B 跳过了 20 步（首次在第 40 步）" in render_text(found, lang="zh", width=200)
+    assert "Loss is not finite in either from step 40 on." in text
+    assert "NaN, NaN" not in text
+    chinese = render_text(found, lang="zh", width=200)
+    assert "B 跳过了 20 步（首次在第 40 步）" in chinese
+    assert "从第 40 步起，损失在两者中都不是有限值。" in chinese
+
+
+def test_curves_part_where_nan_is_on_one_side_alone(plain, tmp_path):
+    """A has lost its weights at step 30; B's guard leaves out that step and every fifth, whose numbers are NaN too."""
+
+    def guarded(step, values):
+        if step >= 30 and step % 5 == 0:
+            values |= {"loss": math.nan, "grad_norm": math.nan, "skipped": True, "nonfinite": 2}
+
+    write_run(tmp_path / "a", change=lost_from(30, guarded=False))
+    found = compare_runs(tmp_path / "a", write_run(tmp_path / "b", change=guarded))
+    (course,) = found.courses
+    assert course.first_difference.columns == (("skipped", 0.0, 1.0),)
+    assert course.first_difference.step == 30
+    assert [(parting.column, parting.step) for parting in course.partings] == [("loss", 31), ("grad_norm", 31)]
+    assert course.partings[0].a != course.partings[0].a
+    assert course.partings[0].b == 2.0 / 32
+    assert course.lost == ()
+    text = render_text(found, width=200)
+    assert "Loss is NaN in A and 0.0625 in B at step 31; they differ for 10 steps or longer from there on." in text
+    assert "第 31 步损失在 A 中为 NaN，在 B 中为 0.0625" in render_text(found, lang="zh", width=200)
+
+
+def test_runs_that_are_lost_alike_are_identical(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path / name, change=lost_from(40, guarded=False))
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert found.identical
+    assert found.courses[0].partings == ()
 
 
 def test_a_single_step_that_was_skipped_is_in_no_median(plain, tmp_path):
@@ -307,6 +341,16 @@ def test_parting_is_what_its_words_say(rows, sustained):
             expected = at
             break
     assert parting_place(a, b, known, 0.05, sustained) == expected
+
+
+def test_what_goes_on_neither_begins_a_parting_nor_ends_it():
+    a, b = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0]), np.array([1.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+    known = np.ones(6, dtype=bool)
+    goes_on = np.array([False, True, False, True, False, False])
+    assert parting_place(a, b, known, 0.05, 3) is None
+    assert parting_place(a, b, known, 0.05, 3, goes_on) == 2
+    assert parting_place(a, b, known, 0.05, 4, goes_on) is None
+    assert parting_place(a, a, known, 0.05, 1, goes_on) is None
 
 
 def test_pairing():

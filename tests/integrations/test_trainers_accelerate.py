@@ -127,6 +127,16 @@ def test_a_finding_asks_for_the_end():
     accelerator.end_training()
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        accelerator = Accelerator(cpu=True, log_with=GradMedicTracker(tmp_path / "run", overwrite=True, strict=True))
+        accelerator.init_trackers("exp")
+        train(accelerator)
+        accelerator.end_training()
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     run_example("Accelerate", tmp_path, monkeypatch)
     run = open_run(tmp_path / "runs" / "accelerate")

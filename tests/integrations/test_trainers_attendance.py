@@ -16,7 +16,7 @@ import gradmedic as gm
 from gradmedic.errors import InputError
 from gradmedic.integrations.attendance import Attendance
 from gradmedic.integrations.fabric import GradMedicCallback
-from gradmedic.integrations.free_folders import free_folder, sole
+from gradmedic.integrations.free_folders import folder_to_replace, free_folder, sole
 from gradmedic.integrations.libraries import library_class, require
 from gradmedic.integrations.optimizer_names import name_optimizers
 from gradmedic.record import open_run
@@ -117,6 +117,85 @@ def test_a_folder_that_holds_a_run_is_numbered(tmp_path, monkeypatch):
         assert (tmp_path / expected / "run.json").exists()
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert free_folder(tmp_path / "run") == tmp_path / "run"  # the ranks of a job share it
+
+
+def steps_in(folder):
+    return open_run(folder).steps.num_rows
+
+
+@pytest.mark.parametrize("whole_process", [False, True])
+def test_overwrite_replaces_what_earlier_callbacks_have_left_and_nothing_of_its_own(tmp_path, whole_process):
+    """A program that trains twice with one callback, run three times."""
+    for steps in (3, 2, 1):
+        callback = GradMedicCallback(tmp_path / "run", overwrite=True, strict=True)
+        for further in (0, 1):
+            model, optimizer = make_pair()
+            callback._attendance.begin(*((None, None) if whole_process else (model, optimizer)))
+            train(model, optimizer, steps + further)
+            callback.close()
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "run-2"]
+        assert (steps_in(tmp_path / "run"), steps_in(tmp_path / "run-2")) == (steps, steps + 1)
+
+
+def test_overwrite_spares_a_run_that_this_process_still_writes(tmp_path):
+    pairs = [make_pair() for _ in range(3)]
+    with gm.watch(*pairs[0], record=tmp_path / "run") as monitor:
+        train(*pairs[0])
+        second, third = (Attendance(tmp_path / "x" / ".." / "run", None, {"overwrite": True}) for _ in range(2))
+        second.begin(*pairs[1])
+        third.begin(*pairs[2])
+        for pair in pairs:
+            train(*pair, steps=2)
+        second.end()
+        third.end()
+    assert monitor.run.steps.num_rows == 5
+    assert [steps_in(tmp_path / name) for name in ("run", "run-2", "run-3")] == [5, 2, 2]
+
+
+WRITER = """
+import sys, torch, gradmedic as gm
+model = torch.nn.Linear(2, 1)
+gm.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), record=sys.argv[1], overwrite=True)
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_overwrite_spares_a_run_that_another_process_still_writes_and_no_dead_one(tmp_path):
+    def begin(name):
+        attendance = Attendance(tmp_path / name, None, {"overwrite": True})
+        attendance.begin(*make_pair())
+        attendance.end()
+
+    writer = [sys.executable, "-c", WRITER, str(tmp_path / "run")]
+    with subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "begun\n"
+        begin("run")
+        assert {each.name for each in tmp_path.iterdir()} == {"run", "run-2"}
+        other.kill()
+        other.wait()
+    begin("run")
+    assert {each.name for each in tmp_path.iterdir()} == {"run", "run-2"}
+    assert ending_of(open_run(tmp_path / "run")) == "finished"
+
+
+def test_overwrite_replaces_what_an_exception_has_left_behind(tmp_path):
+    model, optimizer = make_pair()
+    for steps in (3, 2):
+        attendance = Attendance(tmp_path / "run", None, {"overwrite": True, "strict": True})
+        attendance.begin(model, optimizer)
+        train(model, optimizer, steps)
+    attendance.end()
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+    assert steps_in(tmp_path / "run") == 2
+
+
+def test_ranks_of_a_job_agree_on_what_they_replace(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "run" / ".gradmedic-begins").mkdir(parents=True)
+    assert folder_to_replace(tmp_path / "run", ()) == tmp_path / "run"
+    assert folder_to_replace(tmp_path / "run", {str(tmp_path / "run")}) == f"{tmp_path / 'run'}-2"
+    assert folder_to_replace(None, ()) is None
 
 
 def test_a_folder_that_another_process_takes_after_the_look_is_left_to_it(tmp_path, monkeypatch):

@@ -81,6 +81,14 @@ def test_switched_on_by_the_environment(tmp_path, monkeypatch):
     assert_same(open_run(tmp_path / "run"), expected())
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        with GradMedicCallback(tmp_path / "run", overwrite=True, strict=True) as callback:
+            train([callback])
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     run_example("Fabric", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "fabric").steps.num_rows == 20

@@ -114,6 +114,15 @@ def test_a_finding_terminates_the_engine(tmp_path):
     assert ending_of(run) == "finished"
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        model, optimizer, trainer = make_trainer()
+        GradMedicHandler(tmp_path / "run", overwrite=True, strict=True).attach(trainer, model, optimizer)
+        trainer.run(make_loader(), max_epochs=1)
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     run_example("Ignite", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "ignite").steps.num_rows == 20

@@ -256,6 +256,13 @@ def test_an_unmodified_script_under_gradmedic_run(tmp_path, monkeypatch, own):
     assert run.steps["optimizer"].to_pylist() == ["optimizer"] * 6
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        fit(make_model(), GradMedicCallback(tmp_path / "run", overwrite=True, strict=True))
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     names = run_example("Keras", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "keras").steps.num_rows == 24

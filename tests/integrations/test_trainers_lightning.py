@@ -228,6 +228,13 @@ def test_switched_off_it_leaves_trainers_alone():
     assert "GradMedicCallback" not in [type(each).__name__ for each in pl.Trainer(**QUIET).callbacks]
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        fit(Classifier(), [GradMedicCallback(tmp_path / "run", overwrite=True, strict=True)], make_loader())
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     names = run_example("Lightning", tmp_path, monkeypatch)
     run = open_run(tmp_path / "runs" / "lightning")

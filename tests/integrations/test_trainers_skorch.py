@@ -120,6 +120,13 @@ def test_copies_carry_the_arguments():
     assert clone(fitted).callbacks[0].options == {"every": 2}
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        fit(GradMedicCallback(tmp_path / "run", overwrite=True, strict=True))
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 12
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     names = run_example("skorch", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "skorch").steps.num_rows == names["steps"] == 3

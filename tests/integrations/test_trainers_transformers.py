@@ -249,6 +249,13 @@ def test_an_unmodified_script_under_gradmedic_run(tmp_path, monkeypatch, own):
     assert bool(dict(run.steps["logged"].to_pylist()[-1])) == (own == OWN)
 
 
+def test_run_again_with_overwrite(tmp_path):
+    for _ in range(2):
+        train(tmp_path / "out", GradMedicCallback(tmp_path / "run", overwrite=True, strict=True))
+    assert [each.name for each in tmp_path.glob("run*")] == ["run"]
+    assert open_run(tmp_path / "run").steps.num_rows == 6
+
+
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     names = run_example("Transformers", tmp_path, monkeypatch)
     assert open_run(tmp_path / "runs" / "transformers").steps.num_rows == 20

@@ -117,6 +117,26 @@ def test_a_run_of_one_process_says_nothing_of_ranks(tmp_path):
     assert json.loads(render_findings([], "json", run))["noise_scale"] is None
 
 
+def test_processes_that_train_by_themselves_have_no_noise_scale(tmp_path, monkeypatch):
+    """As under torchrun, with a script that does not use torch.distributed."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gm.watch(model, optimizer, record=tmp_path / "run"):
+            for _ in range(3):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+    run = gm.open_run(tmp_path / "run")
+    assert [state.steps for state in rank_states(run)] == [3, 3]
+    assert run.noise_scale().reason == "not_joined"
+    assert "each process trained by itself" in str(run.noise_scale())
+    assert "noise scale" not in said(run)
+    assert "噪声尺度" not in said(run, "zh")
+    assert json.loads(render_findings([], "json", run))["noise_scale"]["reason"] == "not_joined"
+
+
 STATES = [RankState(rank, 10 + rank % 3, 9 + rank % 3, 100.0, "finished", 101.0) for rank in range(20)]
 
 

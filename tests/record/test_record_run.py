@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -162,6 +163,38 @@ def test_ranks_and_restarts_share_a_folder(tmp_path):
     assert run.meta["host"] == "b"
     assert run.meta["rank"] == 0
     assert run.problems == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("first", [0, 1, 2, None])
+def test_several_ranks_replace_a_run_of_more_ranks_and_nothing_of_each_other(tmp_path, order, first):
+    """`first` wrote run.json of the old run; None: nobody can tell who did."""
+    for rank in sorted(range(3), key=lambda rank: rank != (first or 0)):
+        with Recorder_with(tmp_path, range(4), meta={"run": "old", "old": True}, rank=rank, world=3):
+            pass
+    if first is None:
+        (tmp_path / "run.json").write_bytes(b'{"run": "old", "old": tr')
+    (tmp_path / "mine.txt").write_text("stays")
+    for rank in order:
+        with Recorder_with(tmp_path, range(2), meta={"run": "new"}, rank=rank, world=2, overwrite=True):
+            pass
+    run = open_run(tmp_path)
+    assert run.steps["rank"].to_pylist() == [0, 0, 1, 1]
+    assert (run.meta["run"], run.meta.get("old")) == ("new", None)
+    assert len(run.events) == 2
+    assert run.problems == []
+    assert {json.loads(file.read_bytes())["run"] for file in tmp_path.glob("run*.json")} == {"new"}
+    assert len(list(tmp_path.glob("run*.json"))) == 2
+    assert (tmp_path / "mine.txt").read_text() == "stays"
+
+
+def test_one_process_replaces_a_run_of_several_ranks_as_a_whole(tmp_path):
+    for rank in range(2):
+        with Recorder_with(tmp_path, range(4), rank=rank, world=2):
+            pass
+    with Recorder_with(tmp_path, range(1), overwrite=True):
+        pass
+    assert open_run(tmp_path).steps["rank"].to_pylist() == [0]
 
 
 def test_restarts_keep_their_order_when_the_clock_was_set_back(tmp_path):

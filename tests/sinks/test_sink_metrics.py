@@ -13,7 +13,7 @@ from sink_frames import HOSTILE, finding, frame, sick
 import gradmedic as gm
 from gradmedic.sinks.metric_paths import MetricPaths, cleaner
 from gradmedic.sinks.metric_state import MetricState
-from gradmedic.sinks.metric_table import ALL, METRICS, layer_norms, readings, reason_label
+from gradmedic.sinks.metric_table import ALL, LAYER_GRAD_NORM, METRICS, layer_norms, readings, reason_label
 
 
 def standing(state):
@@ -57,6 +57,12 @@ def test_gauges_are_those_of_the_last_step_and_unknown_ones_are_gone():
     assert math.isnan(got["grad_norm"]["adam", "pre_clip"])
     assert got["grad_norm"]["adam", "post_clip"] == math.inf
     assert got["nonfinite_elements"] == {("adam",): 3.0}
+
+
+def test_the_label_layer_holds_names_of_parameters_and_the_help_says_so():
+    names = {name for name, _ in layer_norms(frame(0))}
+    assert names == {"a.weight", "b.weight"}
+    assert "layer is the name of the parameter, such as encoder.0.weight" in LAYER_GRAD_NORM.help
 
 
 def test_layers_that_are_not_finite_come_first_and_absent_ones_not_at_all():

@@ -96,6 +96,16 @@ def test_nothing_beside_a_view_is_touched():
     assert torch.equal(base, expected)
 
 
+def test_what_several_tensors_share_is_multiplied_by_each_of_them(monkeypatch):
+    monkeypatch.setattr(native, "_threads", lambda: 4)
+    for _ in range(5):
+        base = torch.ones(12_000_000)
+        views = [base, base[1_000:], base.view(3_000, 4_000), base[:0]]
+        assert native.multiply(views, [0.5] * 4) == []
+        assert base[:1_000].eq(0.25).all()
+        assert base[1_000:].eq(0.125).all()
+
+
 def test_callers_on_several_threads_do_not_disturb_each_other():
     lists = [many(torch.float32) for _ in range(3)]
     callers = [threading.Thread(target=native.multiply, args=(each, [0.5] * len(each))) for each in lists]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from gradmedic.clip.apply import applied
+from gradmedic.clip.apply import applied, multiplied
 from gradmedic.clip.operations import Operation, Scale
 from gradmedic.clip.spec import Spec
 from gradmedic.stats.distribution import Distribution
@@ -88,7 +88,8 @@ class Gradients:
         wide = torch.complex128 if values.is_complex() else torch.float64
         values = values.to(wide)
         if self._loss_scale is not None:
-            values = values / moved(self._loss_scale, values.device, torch.float64)
+            scale = moved(self._loss_scale, values.device, torch.float64)
+            values = multiplied(values, 1.0 / scale) if values.is_complex() else values / scale
         for operation in self._operations:
             values = applied(operation, at, values)
         return values

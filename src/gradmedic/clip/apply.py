@@ -9,6 +9,7 @@ import torch
 
 from gradmedic.clip import on_device
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
+from gradmedic.clip.shared import shared_groups, treated_once
 from gradmedic.stats import native
 from gradmedic.stats.transfer import moved
 
@@ -20,8 +21,8 @@ def apply_operations(
     *,
     on_host: bool = True,
     loss_scale: torch.Tensor | None = None,
-) -> None:
-    """Change gradients in place.
+) -> list[int]:
+    """Change gradients in place; what two of them share in memory is changed once.
 
     Args:
         gradients: dense or sparse, of any dtypes and devices, N; None where there is none.
@@ -29,12 +30,27 @@ def apply_operations(
         on_host: whether factors that lie on the CPU may be read, so that those of exactly 1 save their pass over
             memory; False takes the path of a device, where nothing is read back.
         loss_scale: what the gradients are still multiplied by, 0-d; limits are in true units.
+
+    Returns:
+        Positions of the gradients that share their memory with another; none as a rule.
     """
+    groups = [] if _change_nothing(operations, on_host) else shared_groups(gradients)
+    if groups:
+        gradients, operations = treated_once(gradients, operations, groups)
     for operation in operations:
         if isinstance(operation, Scale):
             _scale(gradients, operation.factor, on_host)
         else:
             _by_element(gradients, operation, loss_scale)
+    return [at for group in groups for at in group]
+
+
+def _change_nothing(operations: Sequence[Operation], on_host: bool) -> bool:
+    """Whether it can be seen at once that nothing is to be done: most steps of a run are below their threshold."""
+    return on_host and all(
+        isinstance(each, Scale) and not each.factor.dim() and each.factor.device.type == "cpu" and each.factor == 1
+        for each in operations
+    )
 
 
 @torch.no_grad()
@@ -42,11 +58,12 @@ def scale_gradients(gradients: Sequence[torch.Tensor], scale: torch.Tensor) -> N
     """Multiply gradients in place by one factor.
 
     Args:
-        gradients: dense or sparse, of any dtypes and devices; each tensor once.
+        gradients: dense or sparse, of any dtypes and devices; what two of them share in memory is multiplied once.
         scale: 0-d float64. On the CPU a factor of exactly 1 saves the pass over memory; on a device the multiplication
             by 1 is made (it changes no bit), since looking would cost a synchronisation.
     """
-    _scale(gradients, scale, True)
+    groups = shared_groups(gradients)
+    _scale(treated_once(gradients, (), groups)[0] if groups else gradients, scale, True)
 
 
 def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_host: bool) -> None:
@@ -171,7 +188,7 @@ def applied(
     """
     if isinstance(operation, Scale):
         factor = operation.factor if operation.factor.dim() == 0 else operation.factor[at]
-        return values * factor.to(values.device, _real(values))
+        return multiplied(values, factor.to(values.device, _real(values)))
     if isinstance(operation, UnitScale):
         return _scaled_units(operation, at, values)
     if isinstance(operation, Limit):
@@ -197,7 +214,17 @@ def _scaled_units(operation: UnitScale, at: int, values: torch.Tensor) -> torch.
     if axis is not None and factor.dim() and values.dim() > 1:
         factor = factor.reshape([-1 if dim == axis else 1 for dim in range(values.dim())])
     # `where` keeps the bits of units below the threshold; a product by 1 would too, except where it is not finite.
-    return torch.where(factor == 1, values, (values * factor).to(values.dtype))
+    return torch.where(factor == 1, values, multiplied(values, factor).to(values.dtype))
+
+
+def multiplied(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return the product with a real factor that can be broadcast; infinities stay what they are.
+
+    Of complex values the real and imaginary parts are multiplied: a complex product makes NaN of an infinity.
+    """
+    if not values.is_complex():
+        return values * factor
+    return torch.view_as_complex(torch.view_as_real(values.resolve_conj()) * factor.unsqueeze(-1))
 
 
 def _moment_limit(moment: torch.Tensor, theta: float, real: torch.dtype) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.clip.answers import ask
 from gradmedic.clip.base import BaseTransform, Decision, Scope, may_skip, merge, needs_of, scope_of, settle
 from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State
@@ -44,7 +45,7 @@ class Chain(BaseTransform):
         decisions: list[Decision] = []
         parts: dict[str, State] = {}
         for at, each in enumerate(self.transforms):
-            decision, parts[str(at)] = each.update(summary, state.parts[str(at)])
+            decision, parts[str(at)] = ask(each, summary, state.parts[str(at)])
             summary = summary.after(decision.operations)
             decisions.append(decision)
         return merge(decisions), State(parts=parts)

@@ -38,7 +38,7 @@ def clip_grad_norm_(
     The same result as torch's on ordinary input. Beyond it: a NaN or infinite element in one gradient leaves all others
     as they are (torch spreads it to every parameter, or zeroes them); huge finite gradients are scaled to `max_norm`
     (torch's fp32 norm overflows and zeroes them); fp16 and bf16 gradients are measured in fp32 or better; sparse and
-    mixed-dtype lists work; a tensor that is listed twice counts once.
+    mixed-dtype lists work; a tensor that is listed twice counts once; a gradient of two parameters is scaled once.
 
     Args:
         parameters: a tensor or an iterable of tensors (a generator is fine); those without `.grad` are passed over.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.clip.answers import ask
 from gradmedic.clip.base import BaseTransform, Decision, Scope, needs_of, scope_of, settle
 from gradmedic.clip.chain import as_transform
 from gradmedic.clip.spec import Spec
@@ -37,7 +38,7 @@ class DryRun(BaseTransform):
 
     def update(self, summary: GradientSummary, state: State) -> tuple[Decision, State]:
         """Decide, and turn the decision into numbers for the record."""
-        decision, after = self.transform.update(summary, state)
+        decision, after = ask(self.transform, summary, state)
         skip = decision.skip
         after = settle(self.transform, state, after, skip)
         one, zero = torch.ones_like(summary.total), torch.zeros_like(summary.total)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.clip.answers import ask
 from gradmedic.clip.base import BaseTransform, Decision, Scope, may_skip, merge, needs_of, scope_of, settle
 from gradmedic.clip.chain import as_transform
 from gradmedic.clip.matching import Match, check_matched, match
@@ -125,7 +126,7 @@ class Layers(BaseTransform):
         for pattern, each in self._inner.items():
             mask = plan.masks[pattern]
             own = summary.among(mask, plan.positions[pattern])
-            decision, parts[pattern] = each.update(own, state.parts[pattern])
+            decision, parts[pattern] = ask(each, own, state.parts[pattern])
             decisions.append(_confined(decision, mask))
         return merge(decisions), State(parts=parts)
 

@@ -13,7 +13,7 @@ from gradmedic.clip.operations import Scale, UnitScale
 from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State, by_tensor
 from gradmedic.clip.summary import GradientSummary, joint_norm
-from gradmedic.clip.thresholds.base import Constant, as_threshold, check_positive, check_threshold
+from gradmedic.clip.thresholds.base import Constant, as_threshold, check_positive, check_threshold, limit_of
 from gradmedic.clip.thresholds.param_ratio import ParamRatio
 from gradmedic.errors import InputError
 
@@ -57,7 +57,7 @@ class NormClip(BaseTransform):
             signal, sick = summary.norms(self.norm_type), summary.nonfinite
             valid = (sick == 0) if summary.seen is None else (sick == 0) & summary.seen
         held = state.parts["threshold"]
-        limit = self.threshold.value(signal, held, summary)
+        limit = limit_of(self.threshold, signal, held, summary)
         factor = scale_to(limit, signal, sick, self.eps)
         clipped = (signal > limit) & (sick == 0)
         after = self.threshold.observe(signal, torch.minimum(signal, limit), valid, held)
@@ -91,7 +91,7 @@ class NormClip(BaseTransform):
             assert summary.gradients is not None
             weights = summary.gradients.weight_unit_norms(axes, self.norm_type)
             return {at: self.threshold.of_weights(norm) for at, norm in weights.items()}
-        return {at: self.threshold.value(norm, State(), summary) for at, norm in units.items()}
+        return {at: limit_of(self.threshold, norm, State(), summary) for at, norm in units.items()}
 
 
 def scale_to(

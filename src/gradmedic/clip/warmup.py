@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from gradmedic.clip.answers import ask
 from gradmedic.clip.base import BaseTransform, Decision, Scope, may_skip, needs_of, scope_of, settle
 from gradmedic.clip.spec import Spec
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
-from gradmedic.clip.thresholds.base import as_threshold, check_count
+from gradmedic.clip.thresholds.base import as_threshold, check_count, limit_of
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class WarmupThreshold:
     def value(self, signal: torch.Tensor, state: State, summary: GradientSummary) -> torch.Tensor:
         """Return the threshold of the one whose turn it is."""
         name = "first" if summary.step < self.steps else "then"
-        found: torch.Tensor = getattr(self, name).value(signal, state.parts[name], summary)
-        return found
+        return limit_of(getattr(self, name), signal, state.parts[name], summary)
 
     def observe(self, signal: torch.Tensor, kept: torch.Tensor, valid: torch.Tensor, state: State) -> State:
         """Let both observe, so that the second knows the norms when its turn comes."""
@@ -71,8 +71,8 @@ class WarmupTransform(BaseTransform):
 
     def update(self, summary: GradientSummary, state: State) -> tuple[Decision, State]:
         """Let both see the step, and do what the one decides whose turn it is."""
-        first, one = self.first.update(summary, state.parts["first"])
-        then, two = self.then.update(summary, state.parts["then"])
+        first, one = ask(self.first, summary, state.parts["first"])
+        then, two = ask(self.then, summary, state.parts["then"])
         return (first if summary.step < self.steps else then), State(parts={"first": one, "then": two})
 
     def settle(self, before: State, after: State, skipped: torch.Tensor) -> State:

@@ -45,7 +45,7 @@ class Parting:
     Attributes:
         column: "loss" or "grad_norm" (pre-clip).
         step: its index.
-        a, b: the values there.
+        a, b: the values there; at most one of them is not finite.
     """
 
     column: str
@@ -80,6 +80,7 @@ class Course:
         partings: where they differ by more than the tolerance, for good; at most one for each curve.
         phases: early, middle and late; empty without common steps.
         clipped, skipped: shares of steps in A and in B.
+        lost: (curve, step) from which on neither run has a finite value; for the curves that end so.
         skipped_alone: (number, first) of the common steps that A skipped and B did not, and the other way round; ()
             where there is none.
     """
@@ -95,6 +96,7 @@ class Course:
     clipped: tuple[float, float]
     skipped: tuple[float, float]
     skipped_alone: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    lost: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,24 @@ def partings(common: CommonSteps, tolerance: float, sustained: int) -> list[Part
         a, b = as_floats(common.a[name]), as_floats(common.b[name])
         known = ~(_unknown(common.a[name]) | _unknown(common.b[name]))
         # Two NaN are alike, but not what became of them: one run has used its own, the other has left the step out.
+        # They are no difference to report; a difference that there was before, or comes after, goes on through them.
         undone = (skipped[0] != skipped[1]) & ~np.isfinite(a) & ~np.isfinite(b)
         at = parting_place(a, b, known, tolerance, sustained, undone)
         if at is not None:
             found.append(Parting(name, int(common.steps[at]), float(a[at]), float(b[at])))
+    return found
+
+
+def lost_in_both(common: CommonSteps) -> list[tuple[str, int]]:
+    """Return (curve, step) from which on no known value is finite in either run; for the curves that end so."""
+    found = []
+    for name in CURVES:
+        a, b = as_floats(common.a[name]), as_floats(common.b[name])
+        places = np.flatnonzero(~(_unknown(common.a[name]) | _unknown(common.b[name])))
+        lost = ~np.isfinite(a[places]) & ~np.isfinite(b[places])
+        if len(lost) and lost[-1]:
+            finite = np.flatnonzero(~lost)
+            found.append((name, int(common.steps[places[finite[-1] + 1 if len(finite) else 0]])))
     return found
 
 
@@ -82,7 +96,7 @@ def skipped_alone(common: CommonSteps) -> tuple[tuple[int, ...], tuple[int, ...]
 
 
 def parting_place(
-    a: Array, b: Array, known: Array, tolerance: float, sustained: int, apart_too: Array | None = None
+    a: Array, b: Array, known: Array, tolerance: float, sustained: int, goes_on: Array | None = None
 ) -> int | None:
     """Return the first place from which two curves differ by more than the tolerance at every known one of `sustained`.
 
@@ -91,7 +105,7 @@ def parting_place(
         known: where both were recorded [N].
         tolerance: of |a - b| / max(|a|, |b|).
         sustained: >= 1; a stretch that reaches the last known place may be shorter.
-        apart_too: places that differ whatever the values say [N].
+        goes_on: places that neither begin a stretch nor end one, whatever the values say [N].
 
     Returns:
         The place in the arrays, None when there is none. A value that is not finite differs from any that is.
@@ -103,12 +117,12 @@ def parting_place(
     """
     places = np.flatnonzero(known)
     apart = _apart(a[places], b[places], tolerance)
-    if apart_too is not None:
-        apart |= apart_too[places]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], apart, [False]]).astype(np.int8)))
+    held = apart if goes_on is None else apart | goes_on[places]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], held, [False]]).astype(np.int8)))
     for start, stop in edges.reshape(-1, 2).tolist():
-        if stop - start >= sustained or stop == len(places):
-            return int(places[start])
+        begins = start + int(np.argmax(apart[start:stop]))
+        if apart[begins] and (stop - begins >= sustained or stop == len(places)):
+            return int(places[begins])
     return None
 
 

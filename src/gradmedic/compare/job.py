@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 
 from gradmedic.compare.comparison import Comparison, Cost, Course, LayerDifference
-from gradmedic.compare.divergence import first_difference, partings, phases, skipped_alone
+from gradmedic.compare.divergence import first_difference, lost_in_both, partings, phases, skipped_alone
 from gradmedic.compare.pairing import common_steps, paired
 from gradmedic.compare.settings import differences
 from gradmedic.compare.tables import CommonTables
@@ -121,6 +121,7 @@ def _course(
         clipped=(_share(to_numpy(common.whole_a["clipped"])), _share(to_numpy(common.whole_b["clipped"]))),
         skipped=(_share(to_numpy(common.whole_a["skipped"])), _share(to_numpy(common.whole_b["skipped"]))),
         skipped_alone=skipped_alone(common),
+        lost=tuple(lost_in_both(common)),
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gradmedic.compare.comparison import Comparison, Course, Difference, LayerDifference, Phase
+from gradmedic.compare.comparison import Comparison, Course, Difference, LayerDifference, Parting, Phase
 from gradmedic.compare.words import WORDS
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.finding import Finding
@@ -85,21 +85,39 @@ def _sentences(course: Course, comparison: Comparison, lang: str) -> Iterator[st
     for which, alone in zip("AB", course.skipped_alone, strict=True):
         if alone:
             yield words["skipped_alone"].format(which=which, n=alone[0], step=alone[1])
+    yield from _curves(course, comparison, lang)
+
+
+def _curves(course: Course, comparison: Comparison, lang: str) -> Iterator[str]:
+    words = WORDS[lang]
     tolerance = wording.share(comparison.tolerance)
+    lost = dict(course.lost)
     parted = {parting.column: parting for parting in course.partings}
     for curve in ("loss", "grad_norm"):
         parting = parted.get(curve)
         if parting is None:
             yield words["stays"].format(curve=words[curve], tolerance=tolerance, n=comparison.sustained)
         else:
-            yield words["parts"].format(
-                curve=words[curve],
-                tolerance=tolerance,
-                step=parting.step,
-                n=comparison.sustained,
-                a=wording.number(parting.a),
-                b=wording.number(parting.b),
-            )
+            yield _parting(parting, tolerance, comparison.sustained, lang)
+        if curve in lost:
+            yield words["lost"].format(curve=words[curve], step=lost[curve])
+
+
+def _parting(parting: Parting, tolerance: str, sustained: int, lang: str) -> str:
+    """Return where a curve parts; a value that is not finite is no matter of a tolerance, and its run is named."""
+    sick = "" if math.isfinite(parting.a) and math.isfinite(parting.b) else "B" if math.isfinite(parting.a) else "A"
+    return WORDS[lang]["parts_lost" if sick else "parts"].format(
+        curve=WORDS[lang][parting.column],
+        tolerance=tolerance,
+        step=parting.step,
+        n=sustained,
+        a=wording.number(parting.a),
+        b=wording.number(parting.b),
+        sick=sick,
+        well="A" if sick == "B" else "B",
+        bad=wording.number(parting.b if sick == "B" else parting.a),
+        good=wording.number(parting.a if sick == "B" else parting.b),
+    )
 
 
 def _course(course: Course, several: bool, lang: str) -> Block:

@@ -22,6 +22,11 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "tensors_first": "The first tensors to differ, at step {step}: {names}.",
         "skipped_alone": "Skipped in {which} alone: {n} (first step {step}); there the other's weights changed.",
         "parts": "{curve} differs by more than {tolerance} for {n} steps or longer from step {step} on: {a}, {b}.",
+        "parts_lost": (
+            "{curve} is {bad} in {sick} and {good} in {well} at step {step}; "
+            "they differ for {n} steps or longer from there on."
+        ),
+        "lost": "{curve} is not finite in either from step {step} on.",
         "stays": "{curve} never differs by more than {tolerance} for {n} steps in a row.",
         "course": "Course (medians)",
         "course_of": "Course of {name} (medians)",
@@ -83,6 +88,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "tensors_first": "第 {step} 步最先出现差异的张量：{names}。",
         "skipped_alone": "只有 {which} 跳过了 {n} 步（首次在第 {step} 步）：在这些步，另一方更新了权重。",
         "parts": "{curve}从第 {step} 步起连续 {n} 步以上相差超过 {tolerance}：{a} 对 {b}。",
+        "parts_lost": "第 {step} 步{curve}在 {sick} 中为 {bad}，在 {well} 中为 {good}；从该步起连续 {n} 步以上不同。",
+        "lost": "从第 {step} 步起，{curve}在两者中都不是有限值。",
         "stays": "{curve}从未连续 {n} 步相差超过 {tolerance}。",
         "course": "训练过程（中位数）",
         "course_of": "{name} 的训练过程（中位数）",

@@ -16,7 +16,7 @@ from gradmedic.diagnosis.ranks import ranks_of
 from gradmedic.errors import InputError
 from gradmedic.stats.noise_scale import NoiseEstimate, noise_scale
 
-Reason = Literal["", "one_rank", "not_measured", "same", "not_mean", "unresolved"]
+Reason = Literal["", "one_rank", "not_joined", "not_measured", "same", "not_mean", "unresolved"]
 
 #: By how much the square of the mean may be above the mean of squares, through rounding (bfloat16 on the way).
 _ROUNDING = 1.05
@@ -26,6 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "": "",
     "one_rank": "one rank: gradients of several small batches at one step are needed, and only a job of several ranks "
     "has them",
+    "not_joined": "each process trained by itself: torch.distributed did not join them",
     "not_measured": "no rank's own gradients were recorded: they are measured at sampled steps, under "
     "DistributedDataParallel and fully_shard, where gradients are reduced once a step (accumulate under no_sync())",
     "same": "all ranks have the same gradients: they were given the same batches",
@@ -46,7 +47,8 @@ class NoiseScale:
             could be smaller at hardly more steps.
         error: its standard error; NaN below three sampled steps.
         examples: in examples; None where the number of rows in a batch is not known.
-        reason: why there is no number: "one_rank", "not_measured", "same", "not_mean", "unresolved"; "" where there is.
+        reason: why there is no number: "one_rank", "not_joined", "not_measured", "same", "not_mean", "unresolved"; ""
+            where there is.
         ranks: number of ranks whose gradients were compared.
         steps: sampled steps [S] that it rests on.
         squared_norms, traces: |G|^2 and tr(Sigma) of a rank's batch at each of them [S]; single values may be negative.
@@ -76,7 +78,10 @@ def noise_scale_of(run: Any, *, last: int = 20) -> NoiseScale:
     ranks = ranks_of(run)
     if len(ranks) < 2:
         return _without("one_rank", len(ranks))
-    return noise_scale_of_table(local_table(run, ranks), run, last)
+    found = noise_scale_of_table(local_table(run, ranks), run, last)
+    # Ranks that were joined only after the record began have measured, if anything can be.
+    alone = found.reason == "not_measured" and not run.meta.get("distributed")
+    return _without("not_joined", len(ranks)) if alone else found
 
 
 def noise_scale_of_table(table: LocalTable | None, run: Any, last: int = 20) -> NoiseScale:

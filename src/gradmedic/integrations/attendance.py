@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradmedic.errors import MEANT_FOR_HOST, InputError
-from gradmedic.integrations.free_folders import free_folder, sole
-from gradmedic.integrations.hosts import hosting_monitor, made_here, process_monitor, run_watches
+from gradmedic.integrations.free_folders import folder_to_replace, free_folder, sole
+from gradmedic.integrations.hosts import hosting_monitor, left_behind, made_here, process_monitor, run_watches
 from gradmedic.types import SEVERITIES, Severity
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Attendance:
     """Watches one training after another.
 
     Args:
-        record: run folder to create; None keeps runs in memory. Where it holds a run already, `-2`, `-3` … is added.
+        record: run folder to create; None keeps runs in memory. Where it holds a run already, `-2`, `-3` … is added;
+            with `overwrite=True` among the options only where that run is our own, or still written.
         stop_on: severity of a finding that ends the training; None: none does.
         options: further arguments of `gm.watch`.
         gentle: nobody asked for this in the script: say what is wrong instead of raising it.
@@ -61,6 +62,7 @@ class Attendance:
         self._open = self._guest = self._failed = False
         self._stop = False
         self._looks = 0
+        self._folders: set[str] = set()
         self._resumed: Mapping[str, Any] | None = None
 
     @property
@@ -170,11 +172,17 @@ class Attendance:
             say(f"the checkpoint's state is not taken over, and steps are counted anew: {error}; training goes on")
 
     def _watch(self, model: Any, optimizers: Any) -> Monitor:
+        replace = self._options.get("overwrite") is True
+        if replace:
+            for monitor in left_behind(model):
+                monitor.close("attached anew")
         for _ in range(_TRIES):
-            folder = free_folder(self._record)
-            with sole(folder) as ours:
+            folder = folder_to_replace(self._record, self._folders) if replace else free_folder(self._record)
+            with sole(folder, replace=replace) as ours:
                 if ours:
-                    return self._watch_into(folder, model, optimizers)
+                    made = self._watch_into(folder, model, optimizers)
+                    self._folders.add(str(folder))
+                    return made
         raise InputError(
             f"record: expected a folder for a new run beside {str(self._record)!r}, found none; name another"
         )

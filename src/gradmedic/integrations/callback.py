@@ -25,7 +25,8 @@ class WatchingCallback:
     is left. Copies and pickles carry the arguments, and no run.
 
     Args:
-        record: run folder to create; None keeps the run in memory. A second training gets `<record>-2`, and so on.
+        record: run folder to create; None keeps the run in memory. A second training gets `<record>-2`, and so on;
+            `overwrite=True` replaces what earlier programs or callbacks have left in them.
         stop_on: "info", "warning", "error" or "critical": a finding of that severity or above ends the training the way
             the trainer ends it; None: none does.
         options: further arguments of `gm.watch`: `transform`, `limits`, `every`, `modules`, `rules`, …

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from gradmedic.integrations.writers import is_written
 
 #: In a folder whose record is just being begun; there for a moment.
 CLAIM = ".gradmedic-begins"
@@ -24,14 +26,32 @@ def free_folder(record: str | Path | None) -> str | Path | None:
     return f"{record}-{number}"
 
 
+def folder_to_replace(record: str | Path | None, own: Collection[str]) -> str | Path | None:
+    """Return a run folder whose record may be replaced: the one that is asked for, or `<it>-2`, `<it>-3` …
+
+    Args:
+        record: the folder that is asked for.
+        own: what the same trainer has written before: its second training replaces no first one, so that a program
+            that is run again finds the same folders. Nor is a record replaced that a process still writes.
+    """
+    if record is None:
+        return None
+    number, folder = 1, record
+    while str(folder) in own or (not _is_shared() and _is_busy(Path(folder))):
+        number += 1
+        folder = f"{record}-{number}"
+    return folder
+
+
 @contextmanager
-def sole(folder: str | Path | None) -> Iterator[bool]:
+def sole(folder: str | Path | None, *, replace: bool = False) -> Iterator[bool]:
     """Begin a record in a folder while no other trainer can; says whether the folder is ours.
 
     The processes of a grid search look for a free folder at the same moment, and all find the same one.
 
     Args:
-        folder: as `free_folder` has returned it.
+        folder: as `free_folder` or, to replace what it holds, `folder_to_replace` has returned it.
+        replace: whether a run may be in it.
     """
     if folder is None or _is_shared():
         yield True
@@ -48,12 +68,16 @@ def sole(folder: str | Path | None) -> Iterator[bool]:
         yield True
         return
     try:
-        yield not _holds_run(place)
+        yield not (is_written(place) if replace else _holds_run(place))
     finally:
         with suppress(OSError):
             (place / CLAIM).unlink()
             if made:
                 place.rmdir()  # which fails where a record has begun
+
+
+def _is_busy(folder: Path) -> bool:
+    return (folder / CLAIM).exists() or is_written(folder)
 
 
 def _is_taken(folder: Path) -> bool:

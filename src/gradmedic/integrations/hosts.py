@@ -35,15 +35,31 @@ def hosting_monitor(model: Any) -> Monitor | None:
         None where there is none; also where one was left behind by an earlier training of this model that an exception
         has ended: it is to be replaced.
     """
+    for monitor, models, everything in _attached():
+        if everything or (_shares(model, models) and not _is_left_behind(monitor)):
+            return monitor
+    return None
+
+
+def left_behind(model: Any) -> list[Monitor]:
+    """Return the open monitors of earlier trainings of a model that an exception has ended: they are to be replaced."""
+    return [
+        monitor
+        for monitor, models, everything in _attached()
+        if not everything and _shares(model, models) and _is_left_behind(monitor)
+    ]
+
+
+def _is_left_behind(monitor: Monitor) -> bool:
+    return monitor in made_here and monitor.steps_seen > 0
+
+
+def _shares(model: Any, models: list[Any]) -> bool:
     from gradmedic.names import unwrap
 
     wanted = list(model.values()) if isinstance(model, Mapping) else [] if model is None else [model]
     roots = {id(unwrap(each)) for each in wanted}
-    for monitor, models, everything in _attached():
-        left_behind = monitor in made_here and monitor.steps_seen > 0 and not everything
-        if everything or (not left_behind and any(id(unwrap(each)) in roots for each in models)):
-            return monitor
-    return None
+    return any(id(unwrap(each)) in roots for each in models)
 
 
 def _attached() -> list[tuple[Monitor, list[Any], bool]]:

@@ -108,6 +108,9 @@ class GradientReader:
             reading.clips.append(Clip(None if everything else at, call.max_norm, total, call.clip_value))
             for position in at:
                 reading.versions[position] = _version(touched[reading.keys[position]])
+            places = {reading.versions[position][0] for position in at}
+            if len(places) < len(at) or len(touched) < len(call.parameters):
+                reading.repeated |= _repeated(call.parameters)
 
     def touched(self, parameters: Sequence[torch.Tensor]) -> None:
         """What happened to these gradients since is known and changes no value (an unscale that was accounted for)."""
@@ -194,7 +197,11 @@ class GradientReader:
         # might say yes, and would wait for the others in a collective. That a clip by value was made, all know.
         changed = [at for at in mine if self._changed(wanted[reading.keys[at]], reading.versions[at])]
         reading.altered = bool(changed)
-        changed = mine if by_value else changed
+        if by_value:
+            changed = mine
+        elif reading.repeated:  # multiplied twice, which no arithmetic on one factor shows
+            again = {at for at in mine if reading.keys[at] in reading.repeated}
+            changed = sorted(again.union(changed))
         parameters = [wanted[reading.keys[at]] for at in changed]
         present = [(at, p) for at, p in zip(changed, parameters, strict=True) if readable(p)]
         if present:
@@ -205,6 +212,19 @@ class GradientReader:
     @staticmethod
     def _changed(parameter: torch.Tensor, version: Version) -> bool:
         return not is_distributed(parameter) and _version(parameter) != version
+
+
+def _repeated(parameters: Sequence[torch.Tensor]) -> set[int]:
+    """Return the ids of tensors whose gradient's memory is in the list more than once.
+
+    Those that lie on several ranks are left out: one rank alone would measure them again, and wait for the others.
+    """
+    places: dict[int, list[int]] = {}
+    for parameter in parameters:
+        place = -1 if is_distributed(parameter) else _version(parameter)[0]
+        if place not in (-1, 0):  # no gradient, or one without an element
+            places.setdefault(place, []).append(id(parameter))
+    return {key for keys in places.values() if len(keys) > 1 for key in keys}
 
 
 def _gradient_or_nothing(parameter: torch.Tensor) -> torch.Tensor:

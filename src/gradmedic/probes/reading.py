@@ -43,6 +43,7 @@ class Reading:
         clips: what was done to them since.
         remeasured: norms of tensors that were changed by something we did not see: position -> 0-d tensor.
         altered: whether something that is no clip has changed a gradient since.
+        repeated: keys of tensors that a clip has multiplied more than once: listed twice, or one memory with another.
         present: which tensors have a gradient on any rank, bool [N]; None: all.
         apart: how the tensors lie on the ranks, as long as the table is of what lies here; None once it is of the
             whole. What the statistics are still multiplied by is then in `factor`.
@@ -55,6 +56,7 @@ class Reading:
     clips: list[Clip] = field(default_factory=list)
     remeasured: tuple[list[int], torch.Tensor] | None = None
     altered: bool = False
+    repeated: set[int] = field(default_factory=set)
     present: torch.Tensor | None = None
     apart: Distribution | None = None
     factor: torch.Tensor | None = None
@@ -83,6 +85,7 @@ class Reading:
             present=None if self.present is None else self.present[to_device(index, self.present.device)],
             apart=None if self.apart is None else self.apart.among(positions),
             factor=self.factor,
+            repeated=self.repeated,
         )
         for clip in self.clips:
             touched = range(len(self.keys)) if clip.positions is None else clip.positions

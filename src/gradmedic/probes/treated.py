@@ -133,15 +133,18 @@ def note(
     backend: Backend,
     distribution: Distribution,
     withheld: torch.Tensor | None = None,
+    shared: Sequence[int] = (),
 ) -> None:
     """Note in the readings what was done to their gradients; norms follow by arithmetic where they can.
 
     Args:
         withheld: whether the step is skipped, 0-d bool, where only the device knows; what was done then counts for
             nothing.
+        shared: positions of gradients that share their memory with another: which factor it was multiplied by is not
+            each one's own.
     """
     factor = decision.scale
-    changed = {at for operation in decision.operations for at in _changed(operation, gradients)}
+    changed = {at for operation in decision.operations for at in _changed(operation, gradients)}.union(shared)
     for reading, positions in readings:
         own = factor if not factor.dim() else factor[index_of(positions, factor.device)]
         before = current_norms(reading) if changed else None

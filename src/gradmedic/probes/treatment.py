@@ -15,6 +15,7 @@ import torch
 
 from gradmedic.clip.access import Gradients
 from gradmedic.clip.admission import admit, admit_in_backward, check_patterns
+from gradmedic.clip.answers import ask, carrying_out
 from gradmedic.clip.apply import apply_operations
 from gradmedic.clip.base import Decision, Halt, Reason, may_skip, settle
 from gradmedic.clip.late_halts import LateHalts
@@ -206,7 +207,7 @@ class Treatment:
         access = Gradients(patient.spec, parameters, gradients, second_moment_of(optimizer), loss_scale, distribution)
         loss = self.together.loss(self._transform, loss, probe, parameters)
         summary = summarise(patient.spec, readings, access, probe.step, loss, probe.spans)
-        decision, after = self._transform.update(summary, patient.state)
+        decision, after = ask(self._transform, summary, patient.state)
         self.together.compare(decision, probe, parameters, distribution)
         ending = self._late.skip(patient.spec.device)
         if ending is not None:
@@ -220,11 +221,15 @@ class Treatment:
         verdict = Verdict(decision, skip)
         patient.notes = {key: torch.as_tensor(value) for key, value in decision.notes.items()}
         if not skip:
+            shared: list[int] = []
             if decision.operations:
                 gradients = writable_gradients(parameters, gradients)
                 on_host = self._on_host(patient.spec)
-                apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
-            note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld)
+                with carrying_out(self._transform):
+                    shared = apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
+            # To measure sharded tensors again all ranks have to, and one may have an empty part of what is shared.
+            shared = shared if distribution.plain else []
+            note(readings, decision, gradients, loss_scale, self._backend, distribution, withheld, shared)
         return verdict
 
     def _on_host(self, spec: Spec) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 from gradmedic.errors import InputError
 from gradmedic.frame import Frame
+from gradmedic.record.beginning import prepare
 from gradmedic.record.budget import parse_budget
-from gradmedic.record.layout import RUN_FILE, is_record, new_process_id, parse_name, part_name
+from gradmedic.record.layout import RUN_FILE, new_process_id, parse_name, part_name
 from gradmedic.record.run import Run
 from gradmedic.record.schema import FORMAT_VERSION
 from gradmedic.record.store import FolderStore, MemoryStore
@@ -170,7 +171,7 @@ class Recorder(_Recorder):
         meta: what to say about the run in `run.json`: versions, model tree, optimizer configuration.
         rank: of this process, from 0.
         budget: bound on the folder's size (`parse_budget`).
-        overwrite: remove the record that the folder holds, and only that.
+        overwrite: remove the record that the folder holds, and only that; each rank removes what is its own.
         flight: number of frames with tensor tables that the flight recorder holds.
         join: write beside what the folder holds: child processes, a restart.
         world: number of ranks of the job; each writes files of its own beside those of the others.
@@ -204,7 +205,7 @@ class Recorder(_Recorder):
         size = parse_budget(budget)
         self.path = Path(folder).absolute()
         try:
-            _prepare(self.path, overwrite=overwrite, join=join, rank=rank if world > 1 else None)
+            prepare(self.path, overwrite=overwrite, join=join, rank=rank, world=world)
             super().__init__(FolderStore(self.path), meta, rank, size, flight)
         except OSError as error:
             raise InputError(
@@ -231,34 +232,12 @@ class MemoryRecorder(_Recorder):
         super().__init__(MemoryStore(), meta, rank, parse_budget(budget), flight)
 
 
-def _prepare(folder: Path, *, overwrite: bool, join: bool, rank: int | None) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{str(folder)!r} is a file; a run folder was expected. Choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name in FolderStore(folder).sizes() if is_record(name) and _belongs_to(name, rank)]
-    if overwrite:
-        for name in names:
-            FolderStore(folder).remove(name)
-    elif names and not join:
-        raise InputError(
-            f"run folder {str(folder)!r} already holds a run with {_steps_in(folder)} steps; choose another folder, "
-            f"or replace that run with overwrite=True (on the command line: --overwrite)"
-        )
-
-
-def _belongs_to(name: str, rank: int | None) -> bool:
-    """Whether a file of a record is this rank's; None: of a job with one process, whose all of them are."""
-    if rank is None:
-        return True
-    part = parse_name(name)  # run.json is whose came first
-    return part is not None and part.rank == rank
-
-
-def _steps_in(folder: Path) -> int:
-    try:
-        return int(Run(FolderStore(folder), folder).steps.num_rows)
-    except Exception:  # whatever is wrong with it, it is there
-        return 0
+def writes_into(folder: Path) -> bool:
+    """Whether a recorder of this process that is not closed writes into a folder."""
+    place = folder.resolve()
+    return any(
+        each.path is not None and not each._writer.closed and each.path.resolve() == place for each in list(_live)
+    )
 
 
 def _watch_forks(recorder: _Recorder) -> None:

@@ -10,6 +10,8 @@ from gradmedic.diagnosis.ranks import RankState, stopped_first
 from gradmedic.diagnosis.wording import counted, number
 from gradmedic.plain_text import plain
 
+#: Without ranks that reduce their gradients there is no word to say of a noise scale.
+_NO_MATTER = frozenset({"one_rank", "not_joined"})
 #: So many ranks are named one by one.
 SHOWN = 6
 
@@ -69,7 +71,7 @@ def rank_lines(states: Sequence[RankState], noise: NoiseScale | None, lang: str)
         return
     words = _WORDS[lang]
     yield words["ranks"], words["semicolon"].join([str(len(states)), *_said(list(states), lang)])
-    if noise is not None and noise.reason != "one_rank":
+    if noise is not None and noise.reason not in _NO_MATTER:
         yield words["noise"], _noise(noise, lang)
 
 

@@ -24,7 +24,7 @@ class MetricState:
     """Adds frames and findings up. Safe to read in one thread while another adds.
 
     Args:
-        top_layers: how many layers have a series of their own at a time, largest norm first; 0 for none.
+        top_layers: how many parameters have a series of their own (label `layer`) at a time, largest first; 0 for none.
 
     The number of series is bounded however long the run and however many its names: optimizers and reasons beyond
     16 are one, "other", and no more than four times `top_layers` layers ever come up.

@@ -153,7 +153,8 @@ LAYER_GRAD_NORM = Metric(
     "layer_grad_norm",
     "gauge",
     ("optimizer", "layer"),
-    "L2 norm of the finite elements of one layer's gradient before clipping; Prometheus gets the largest only.",
+    "L2 norm of one parameter's gradient before clipping, NaN where an element is not finite; layer is the name of the "
+    "parameter, such as encoder.0.weight. Prometheus gets the largest only.",
 )
 
 ALL: tuple[Metric, ...] = (*METRICS, FINDINGS, LAYER_GRAD_NORM, RUN)
@@ -168,9 +169,9 @@ def readings(frame: Frame, kind: Kind) -> Iterator[tuple[Metric, tuple[str, ...]
 
 
 def layer_norms(frame: Frame) -> Iterator[tuple[str, float]]:
-    """Yield (layer, pre-clip norm) of every tensor with a gradient; norms that are not finite come first of all.
+    """Yield (name of a parameter, its pre-clip norm) for all that have a gradient; what sinks call a layer is that.
 
-    Empty at steps for which only scalars are kept. A layer with NaN or infinite elements has the norm NaN here: the
+    Empty at steps for which only scalars are kept. One with NaN or infinite elements has the norm NaN here: the
     table's own norm is that of its finite elements, and would hide it.
     """
     table = frame.tensors

@@ -29,7 +29,7 @@ class OpenTelemetry(BaseSink):
 
     Args:
         meter: a meter; None is the program's own, called "gradmedic".
-        top_layers: how many layers have attributes of their own, largest gradient first; 0 for none.
+        top_layers: how many parameters have an attribute `layer` of their own, largest gradient first; 0 for none.
 
     Example:
         >>> import gradmedic as gm

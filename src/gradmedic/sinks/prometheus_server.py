@@ -27,7 +27,7 @@ class Prometheus(BaseSink):
     Args:
         port: 1 to 65535; 0 for any that is free, then in `port` once the first frame has come.
         host: the address to listen at; "0.0.0.0" lets other machines scrape, who then read your numbers.
-        top_layers: how many layers have a series of their own, largest gradient first; 0 for none.
+        top_layers: how many parameters have a series of their own (label `layer`), largest gradient first; 0 for none.
 
     Example:
         >>> import gradmedic as gm

@@ -27,7 +27,7 @@ class PrometheusTextfile(BaseSink):
     Args:
         path: the file, in the collector's folder; its name must end in `.prom`.
         seconds: least time between two writes, >= 0.
-        top_layers: how many layers have a series of their own, largest gradient first; 0 for none.
+        top_layers: how many parameters have a series of their own (label `layer`), largest gradient first; 0 for none.
 
     Example:
         >>> import gradmedic as gm

@@ -275,6 +275,36 @@ static int unpack(PyObject *tensors, PyObject *questions, PyObject **ask)
     return 0;
 }
 
+/* A tensor's bytes in memory. */
+typedef struct {
+    uintptr_t start, end;
+} Extent;
+
+static int by_start(const void *one, const void *other)
+{
+    const uintptr_t a = ((const Extent *)one)->start, b = ((const Extent *)other)->start;
+    return a < b ? -1 : a > b;
+}
+
+/* Whether tensors may share memory, so that two threads must not change them at once. */
+static int overlapping(const Job *job)
+{
+    Extent *extents = calloc((size_t)job->n_tensors + 1, sizeof *extents);
+    int64_t count = 0;
+    int found = !extents;
+    for (int64_t i = 0; extents && i < job->n_tensors; i++)
+        if (job->kinds[i] != SKIP && job->numels[i] > 0) {
+            const uintptr_t start = job->addresses[i];
+            extents[count++] = (Extent){start, start + (uintptr_t)job->numels[i] * ITEM_SIZE[job->kinds[i]]};
+        }
+    if (extents)
+        qsort(extents, (size_t)count, sizeof *extents, by_start);
+    for (int64_t i = 1; i < count && !found; i++)
+        found = extents[i].start < extents[i - 1].end;
+    free(extents);
+    return found;
+}
+
 /* Describe the tensors, run the job over those that can be read in place and are `wanted` (NULL: all), and return the
  * positions of all others. */
 static PyObject *run_over(PyObject *tensors, PyObject *const *ask, Job *job, int (*wanted)(int kind), int n_threads)
@@ -298,7 +328,7 @@ static PyObject *run_over(PyObject *tensors, PyObject *const *ask, Job *job, int
         if (wanted && kinds[i] != SKIP && !wanted(kinds[i]))
             kinds[i] = SKIP;
     }
-    if (execute(job, n_threads) != 0)
+    if (execute(job, job->factors && n_threads > 1 && overlapping(job) ? 1 : n_threads) != 0)
         PyErr_NoMemory();
     else
         result = skipped(job);

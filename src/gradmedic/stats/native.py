@@ -77,7 +77,7 @@ def multiply(tensors: list[Any], factors: Sequence[float]) -> list[int]:
     that the others have changed. A factor of exactly 1 saves the pass over memory.
 
     Args:
-        tensors: N tensors, none of which shares memory with another one.
+        tensors: N tensors; what several of them have in common is multiplied several times, as by torch.
         factors: one for each.
     """
     if _native is None or not hasattr(_native, "multiply"):

@@ -12,6 +12,7 @@ import torch
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
 from gradmedic.errors import InputError
+from gradmedic.user_errors import WrongAnswer, is_users
 
 
 @runtime_checkable
@@ -69,7 +70,23 @@ class Scheduled(Stateless):
 
     def value(self, signal: torch.Tensor, state: State, summary: GradientSummary) -> torch.Tensor:
         """Return what the function says for this step."""
-        return torch.full_like(signal, check_threshold(self.function(summary.step), f"threshold({summary.step})"))
+        number = self.function(summary.step)
+        try:
+            return torch.full_like(signal, check_positive(number, ""))
+        except InputError:
+            what = f"returned {number!r} as the threshold of step {summary.step}; expected a number > 0"
+            raise WrongAnswer(self.function, None, what) from None
+
+
+def limit_of(threshold: Any, signal: torch.Tensor, state: State, summary: GradientSummary) -> torch.Tensor:
+    """Return what a threshold says; WrongAnswer where one of the user's own says what fits no signal."""
+    limit: torch.Tensor = threshold.value(signal, state, summary)
+    if is_users(type(threshold), "value") and getattr(limit, "shape", None) not in ((), signal.shape):
+        shape = getattr(limit, "shape", None)
+        came = f"a {type(limit).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
+        what = f"returned {came}; expected a tensor of shape {tuple(signal.shape)}, as its signal"
+        raise WrongAnswer(threshold.value, threshold, what)
+    return limit
 
 
 class Adaptive:

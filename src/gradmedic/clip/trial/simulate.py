@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradmedic.clip.answers import ask
 from gradmedic.clip.base import Decision, settle
 from gradmedic.clip.norm import NormClip
 from gradmedic.clip.operations import Scale
@@ -59,7 +60,7 @@ def replay(transform: Any, series: NormSeries, *, by_tensor: bool = False) -> Re
     factors, clipped, skipped = [], [], []
     off = torch.zeros((), dtype=torch.bool)
     for at in range(len(feed.places)):
-        decision, after = transform.update(feed.summary(at), state)
+        decision, after = ask(transform, feed.summary(at), state)
         skip = decision.skip
         withheld = feed.withheld[at]
         if withheld is not None:

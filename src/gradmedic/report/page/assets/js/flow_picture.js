@@ -2,7 +2,11 @@
 // Draws the gradient on its way through the layers: a stream as wide as the norm is large, and below it all steps so far.
 (function (gm) {
   const STREAM = 170; // pixels of the stream's height
-  const LABELS = 74; // of the names below it
+  const LABELS = 88; // of the names below it
+  const LONGEST = 100; // of one of them, which stands at an angle
+  const END = 9; // by which a name ends to the right of the middle of its layer
+  const ANGLE = Math.PI / 4;
+  const font = (bold) => `${bold ? "bold " : ""}10.5px system-ui, sans-serif`;
   const MOST_ROWS = 150; // of the picture of all steps
   gm.FLOW = { stream: STREAM, labels: LABELS, steps: MOST_ROWS, height: STREAM + LABELS + MOST_ROWS };
 
@@ -32,6 +36,38 @@
     context.putImageData(image, 0, 0);
     history = { flow, dark: gm.dark(), canvas };
     return canvas;
+  }
+
+  let labels = { flow: null, texts: [], extents: [] };
+
+  /** Return the names as they are written, and how far each reaches to the left of its place; measured once, in bold. */
+  function labelsOf(context, flow) {
+    if (labels.flow === flow) return labels;
+    context.font = font(true);
+    const wide = (text) => context.measureText(text).width;
+    const names = flow.names.map((name) => name || "(model)");
+    // As long as most of them fit, all are shortened in the same way, so that they stay different.
+    const fits = (length) => gm.shortenAll(names, length).filter((text) => wide(text) <= LONGEST).length >= 0.75 * names.length;
+    let length = 18;
+    while (length > 8 && !fits(length)) length -= 1;
+    const texts = gm.shortenAll(names, length).map((text, index) => {
+      let short = text;
+      for (let own = length - 1; own >= 3 && wide(short) > LONGEST; own -= 1) short = gm.shorten(names[index], own);
+      return short;
+    });
+    labels = { flow, texts, extents: texts.map((text) => wide(text) * Math.cos(ANGLE) + 4) };
+    return labels;
+  }
+
+  /** Return {left, width} of the picture in all of the canvas, so that the names of its outermost layers have room. */
+  function placeOf(context, flow, whole) {
+    const width = whole - Math.max(0, Math.ceil(END - whole / flow.names.length / 2));
+    const needed = labelsOf(context, flow).extents.map((extent, index) => {
+      const place = (index + 0.5) / flow.names.length;
+      return (extent - 3 - place * width) / (1 - place);
+    });
+    const left = Math.ceil(needed.reduce((most, each) => Math.max(most, each), 0));
+    return { left, width: width - left };
   }
 
   const halfWidth = (flow, value) => (value > 0 && Number.isFinite(value) ? 3 + 0.44 * STREAM * gm.flowShare(flow, value) : Number.isFinite(value) ? 1.5 : STREAM / 2 - 4);
@@ -74,19 +110,19 @@
   function paintLabels(context, flow, width, palette, chosen) {
     const step = width / flow.names.length;
     const stride = Math.max(1, Math.ceil(17 / step));
-    context.font = "10.5px system-ui, sans-serif";
+    const texts = labelsOf(context, flow).texts;
     context.textAlign = "right";
     const place = chosen === null ? -1 : flow.names.indexOf(chosen);
-    flow.names.forEach((name, index) => {
+    texts.forEach((text, index) => {
       const mine = index === place;
       const crowded = index % stride !== 0 || (place >= 0 && Math.abs(index - place) < stride);
       if (!mine && crowded) return;
       context.save();
       context.translate((index + 0.5) * step + 3, STREAM + 8);
-      context.rotate(-Math.PI / 4);
+      context.rotate(-ANGLE);
       context.fillStyle = mine ? palette.ink : palette.soft;
-      context.font = `${mine ? "bold " : ""}10.5px system-ui, sans-serif`;
-      context.fillText(gm.shorten(name || "(model)", 15), 0, 4);
+      context.font = font(mine);
+      context.fillText(text, 0, 4);
       context.restore();
       if (mine) {
         context.strokeStyle = palette.ink;
@@ -116,20 +152,24 @@
    * Draw one moment.
    *
    * `column` is the recorded step, `front` in [0, 1] how far its gradient has come, `chosen` the name of the layer to mark.
+   * Returns where the layers are: {left, width} in pixels.
    */
   gm.paintFlow = function (canvas, flow, column, front, chosen) {
     const palette = gm.palette();
-    const width = canvas.clientWidth;
+    const whole = canvas.clientWidth;
     const scale = window.devicePixelRatio || 1;
-    if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(gm.FLOW.height * scale)) {
-      canvas.width = Math.round(width * scale);
+    if (canvas.width !== Math.round(whole * scale) || canvas.height !== Math.round(gm.FLOW.height * scale)) {
+      canvas.width = Math.round(whole * scale);
       canvas.height = Math.round(gm.FLOW.height * scale);
     }
     const context = canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, gm.FLOW.height);
+    context.clearRect(0, 0, whole, gm.FLOW.height);
+    const { left, width } = placeOf(context, flow, whole);
+    context.translate(left, 0);
     paintStream(context, flow, column, front, width, palette);
     paintLabels(context, flow, width, palette, chosen);
     paintHistory(context, flow, column, front, width, palette);
+    return { left, width };
   };
 })(window.gradmedic);

@@ -36,7 +36,7 @@
   function paint() {
     const payload = gm.payload();
     if (!payload || !player.flow) return;
-    gm.paintFlow(parts.canvas, player.flow, player.column, player.front, chosenName(payload));
+    parts.place = gm.paintFlow(parts.canvas, player.flow, player.column, player.front, chosenName(payload));
   }
 
   function go(column) {
@@ -99,7 +99,8 @@
 
   function onClick(event) {
     const box = parts.canvas.getBoundingClientRect();
-    const layer = Math.floor(((event.clientX - box.left) / box.width) * player.flow.names.length);
+    const layer = Math.floor(((event.clientX - box.left - parts.place.left) / parts.place.width) * player.flow.names.length);
+    if (!(layer in player.flow.names)) return;
     const tensor = gm.tensorOfRow(gm.payload(), player.flow.grid.of, player.flow.names[layer]);
     if (tensor !== null) gm.set({ tensor });
     const below = event.clientY - box.top - gm.FLOW.stream - gm.FLOW.labels;
