@@ -90,8 +90,7 @@ class Monitor(Probing, ShownAsHtml):
         if settings.namespace is not None:
             self._watcher.name_optimizers_by(_namer(settings.namespace))
         torch_hooks.attach(self._watcher)
-        self._watcher.start_flow(settings.flow)
-        self._watcher.start_sampling()
+        self._watcher.on_modules.start(settings.flow)
         # The hooks hold the watcher, the watcher only knows us weakly: this keeps a monitor whose handle was dropped.
         self._watcher.keep_alive = self
         _alive.add(self)
@@ -150,8 +149,7 @@ class Monitor(Probing, ShownAsHtml):
     def paused(self) -> Iterator[None]:
         """Watch nothing for a while, with no hook of ours anywhere: for `torch.jit.trace`, `torch.export`."""
         self._watcher.preflight.end(close=True)
-        self._watcher.stop_flow()
-        self._watcher.stop_sampling()
+        self._watcher.on_modules.stop()
         torch_hooks.detach(self._watcher)
         self._watcher.agreement.leave(for_good=False)
         with self._lock:
@@ -163,8 +161,7 @@ class Monitor(Probing, ShownAsHtml):
             if not self._closed:
                 self._watcher.agreement.come_back()
                 torch_hooks.attach(self._watcher)
-                self._watcher.start_flow(self._settings.flow)
-                self._watcher.start_sampling()
+                self._watcher.on_modules.start(self._settings.flow)
 
     def log(self, loss: Any = None, **scalars: Any) -> None:
         """Add numbers of your own to a step: the one that is under way, or, right after `optimizer.step()`, that one.

@@ -24,7 +24,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,75 +31,14 @@ from torch.nn.utils import clip_grad as _clip_grad
 from torch.optim import optimizer as _optimizer
 
 from gradmedic.errors import MEANT_FOR_HOST
-from gradmedic.muting import is_muted
-
-StepArguments = tuple[Any, dict[str, Any]]
-
-
-@dataclass(slots=True)
-class ClipCall:
-    """One call of a torch clip function: by norm (`max_norm`, `total_norm`) or by value (`clip_value`)."""
-
-    api: str
-    parameters: list[torch.Tensor]
-    max_norm: float | None = None
-    total_norm: torch.Tensor | None = None
-    clip_value: float | None = None
-    notes: dict[int, Any] = field(default_factory=dict)
-
-
-class Listener:
-    """What the hooks call; each method may be overridden. An exception reaches `failed`, never the host."""
-
-    def before_backward(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-        """An outermost backward pass begins."""
-
-    def after_backward(self, finished: bool) -> None:
-        """An outermost backward pass has ended; `finished` is False when it raised."""
-
-    def before_step(
-        self, optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> StepArguments | None:
-        """An optimizer is about to step; arguments that are returned replace those of the call."""
-        return None
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
-
-    def before_clip_norm(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A clip function is about to measure the gradients that it will change."""
-
-    def before_clip(self, call: ClipCall) -> None:
-        """A torch clip function is about to change gradients."""
-
-    def after_clip(self, call: ClipCall) -> None:
-        """A torch clip function has changed gradients."""
-
-    def scaled(self, scaler: Any, outputs: Any, given: Any) -> None:
-        """A GradScaler has multiplied what it was given by its scale."""
-
-    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        """A GradScaler has divided an optimizer's gradients by its scale."""
-
-    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        """`GradScaler.step` begins."""
-
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, finished: bool) -> None:
-        """`GradScaler.step` has ended, whether it stepped the optimizer or withheld the step."""
-
-    def after_scaler_update(self, scaler: Any, scale: torch.Tensor, tracker: torch.Tensor) -> None:
-        """`GradScaler.update` has ended; what scale and growth tracker were before."""
-
-    def gradients_put_aside(self) -> None:
-        """A trainer has added the gradients to its own sum, and will erase them: they belong to the step to come."""
-
-    def loss_is(self, loss: torch.Tensor) -> None:
-        """A trainer says what the loss of the step under way is."""
-
-    def failed(self, part: str, error: Exception) -> None:
-        """A callback has raised; called in its stead. May raise in strict mode."""
-        raise error
-
+from gradmedic.listening import ClipCall as ClipCall
+from gradmedic.listening import Listener as Listener
+from gradmedic.listening import StepArguments as StepArguments
+from gradmedic.module_hook import ModuleHook, OutputHook
+from gradmedic.torch_state import capturing as capturing
+from gradmedic.torch_state import cuda_in_use as cuda_in_use
+from gradmedic.torch_state import inside_backward as inside_backward
+from gradmedic.torch_state import passive as passive
 
 _lock = threading.RLock()
 _listeners: list[Listener] = []
@@ -134,21 +72,6 @@ def attached() -> tuple[Listener, ...]:
     return tuple(_listeners)
 
 
-def inside_backward() -> bool:
-    """Whether this thread runs a node of a backward pass (also true on the engine's worker threads)."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def passive() -> bool:
-    """Whether hooks must do nothing now: muted, while a compiler traces, or while a CUDA stream is being captured."""
-    return torch.compiler.is_compiling() or is_muted() or capturing()
-
-
-def capturing() -> bool:
-    """Whether this thread's current CUDA stream is being captured into a graph."""
-    return cuda_in_use() and torch.cuda.is_current_stream_capturing()
-
-
 def tell(method: str, *args: Any) -> None:
     """Let listeners hear what a trainer without torch's optimizers does; `method` is one of `Listener`."""
     if _listeners and not passive():
@@ -175,11 +98,6 @@ def announce_clip(call: ClipCall) -> Iterator[None]:
         _tell("after_clip", call)
     else:
         yield
-
-
-def cuda_in_use() -> bool:
-    """Whether this process has initialised CUDA; asking does not."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _tell(method: str, *args: Any) -> None:
@@ -408,29 +326,6 @@ def _wrap_clip_value(original: Callable[..., Any], live: _Switch) -> Callable[..
     return clip_grad_value_
 
 
-class ModuleHook:
-    """A hook on a module that no copy or pickle of the module carries along.
-
-    A deep copy or a pickle made while it is on gets a function of the standard library in its place, which takes any
-    arguments and returns None: the copy works without gradmedic, and does nothing.
-    """
-
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: Callable[..., None]) -> None:
-        self._callback = callback
-
-    def __call__(self, module: Any, *rest: Any) -> None:
-        if not passive():
-            self._callback(module, *rest)
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
-        return contextlib.nullcontext().__exit__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
-
-
 def hook_inputs(module: torch.nn.Module, callback: Callable[..., None]) -> Callable[[], None]:
     """Call `callback(module, args, kwargs)` before each forward call of a module; returns what takes it off again."""
     return module.register_forward_pre_hook(ModuleHook(callback), with_kwargs=True).remove
@@ -439,16 +334,6 @@ def hook_inputs(module: torch.nn.Module, callback: Callable[..., None]) -> Calla
 def hook_calls(module: torch.nn.Module, callback: Callable[..., None]) -> Callable[[], None]:
     """Call `callback(module, args)` before each forward call of a module; returns what takes it off again."""
     return module.register_forward_pre_hook(ModuleHook(callback)).remove
-
-
-class OutputHook(ModuleHook):
-    """A hook that is called with a module's output, and nothing else; see `ModuleHook`."""
-
-    __slots__ = ()
-
-    def __call__(self, module: Any, *rest: Any) -> None:
-        if not passive():
-            self._callback(rest[-1])
 
 
 def hook_outputs(module: torch.nn.Module, callback: Callable[[Any], None]) -> Callable[[], None]:

@@ -23,18 +23,15 @@ from gradmedic.probes.clipping import ClipWatch
 from gradmedic.probes.closures import Closure, closure_of
 from gradmedic.probes.engines import EngineSteps
 from gradmedic.probes.fleet import Fleet
-from gradmedic.probes.flow import FlowClip
 from gradmedic.probes.gradients import GradientReader
-from gradmedic.probes.graph_samples import GraphProbe
 from gradmedic.probes.local_gradients import LocalGradients
 from gradmedic.probes.loss_share import LossShare
-from gradmedic.probes.modules import ModuleProbe
 from gradmedic.probes.observed import ObservedModels
+from gradmedic.probes.on_modules import OnModules
 from gradmedic.probes.optimizer import OptimizerProbe
 from gradmedic.probes.origin_watch import OriginWatch
 from gradmedic.probes.preflight import Preflight
 from gradmedic.probes.publishing import Output, Publisher
-from gradmedic.probes.sampling import ModuleSampling
 from gradmedic.probes.scaling import Scaling
 from gradmedic.probes.stack import StepStack
 from gradmedic.probes.threads import StepThreads
@@ -79,7 +76,7 @@ class StepWatcher(Listener):
         self._threads = threads = StepThreads()
         reader = GradientReader(options.backend, options.groups)
         self.agreement = reader.agreement
-        self._engines = reader.engines = EngineSteps(roster, self.observe)
+        engines = reader.engines = EngineSteps(roster, self.observe)
         isolation.on_switched_off = self._switched_off
         self._fleet = fleet = Fleet(roster, reader, options.backend, optimizers)
         self._hands = hands = HandUpdates(roster, reader, options.backend, options.hands)
@@ -88,8 +85,11 @@ class StepWatcher(Listener):
         self._losses = losses = LossShare(threads, isolation)
         self._origins = origins = OriginWatch(roster, fleet, losses.meter, options.backend != "torch", isolation)
         self._local = local = LocalGradients(roster, fleet, options, isolation)
-        self._publisher = Publisher(
+        self._publisher = publisher = Publisher(
             output, roster, fleet, hands, self.preflight, origins, threads, self.agreement, isolation
+        )
+        self.on_modules = OnModules(
+            roster, fleet, options, losses.meter, self.preflight, local, engines, publisher, isolation
         )
         self._boundaries = boundaries = Boundaries(
             fleet,
@@ -283,42 +283,6 @@ class StepWatcher(Listener):
 
     # -- what the monitor asks for ---------------------------------------------------------------------------------
 
-    def start_flow(self, limits: Mapping[str, Any] | None) -> None:
-        """Clip the gradient that flows back through these modules' outputs, from now on."""
-        self.stop_flow()
-        if limits:
-            meter = self._losses.meter
-            self._publisher.flow = FlowClip(limits, self._roster.models, lambda: meter.scale, self.isolation.failed)
-
-    def start_sampling(self) -> None:
-        """Probe modules on sampled steps, from the next step on."""
-        options = self._options
-        probe = ModuleProbe(self._roster, options.modules, options.backend, self.isolation.failed)
-        self.stop_sampling()
-        self._engines.attach(lambda: sum(each.step for each in self._fleet.probes))
-        if not probe.off:
-            roster = self._roster
-            graphs = GraphProbe(roster.name_of, self.isolation.failed, lambda: roster.discovering)
-            sampling = ModuleSampling(
-                probe, graphs, self.preflight, options.modules_every, options.triggered, self.isolation, self._roster
-            )
-            self._publisher.sampling = sampling
-            sampling.begin(max((each.step for each in self._fleet.probes), default=0))
-
-    def stop_sampling(self) -> None:
-        """Take the hooks for that off."""
-        self._local.stop()
-        self._engines.detach()
-        if self._publisher.sampling is not None:
-            self._publisher.sampling.stop()
-            self._publisher.sampling = None
-
-    def stop_flow(self) -> None:
-        """Take the hooks for that off."""
-        if self._publisher.flow is not None:
-            self._publisher.flow.remove()
-            self._publisher.flow = None
-
     def name_optimizers_by(self, name: Callable[[Any, Sequence[str]], str]) -> None:
         """Use this function of (optimizer, names taken) to name optimizers that are found."""
         self._fleet.name_by = name
@@ -360,8 +324,7 @@ class StepWatcher(Listener):
             self._boundaries.finish_by_hand()
             self._publisher.finish_facts()
         self._treatment.close()
-        self.stop_flow()
-        self.stop_sampling()
+        self.on_modules.stop()
         self.preflight.end(close=True)
 
     def renew_lock(self) -> threading.RLock:
