@@ -14,7 +14,9 @@ def picked(tensor: torch.Tensor, total: int, position: int) -> list[float]:
     """The coordinates of one tensor in memory order: logical order for small and contiguous ones."""
     stride = choose_stride(tensor.numel(), tensor.shape, total, position) if tensor.numel() else None
     flat = tensor.detach().reshape(-1).tolist()
-    return [] if stride is None else [flat[stride.offset + i * stride.step] for i in range(stride.count)]
+    if stride is None:
+        return []
+    return [flat[stride.offset + i * stride.step + j] for i in range(stride.count) for j in range(stride.run)]
 
 
 def test_every_column_belongs_to_its_tensor():

@@ -19,7 +19,7 @@ class HostSamples:
 
     Args:
         numels: number of elements of each tensor, N.
-        strides: int64 [3, N]: offset, step and count of its coordinates.
+        strides: int64 [4, N]: offset, step, count and run of its coordinates, as `gradmedic.probes.samples.Stride`.
         starts: where each tensor's values begin among all of them, int64 [N].
         wide: whether any of the tensors is float64; everything is then read as float64, else as float32.
     """
@@ -28,7 +28,7 @@ class HostSamples:
         self, numels: Sequence[int], strides: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], *, wide: bool
     ) -> None:
         self._geometry = np.ascontiguousarray(np.vstack([np.asarray(numels, dtype=np.int64), strides, starts]))
-        self._total = int(strides[2].sum())
+        self._total = int((strides[2] * strides[3]).sum())
         self._dtype = torch.float64 if wide else torch.float32
 
     @staticmethod
@@ -51,7 +51,7 @@ class HostSamples:
             if tensor is not None and (tensor.device.type != "cpu" or tensor.numel() != self._geometry[0, at]):
                 return None
             coordinates = piece(tensor, at).reshape(-1)
-            start = int(self._geometry[4, at])
+            start = int(self._geometry[5, at])
             values[start : start + coordinates.numel()] = coordinates.real if coordinates.is_complex() else coordinates
         return values
 

@@ -1,8 +1,9 @@
 """Sampled coordinates of weights and gradients: how much a step changed, and whether gradients agree from step to step.
 
-A small tensor is read whole. Of each larger one every k-th element in memory order is read, with k coprime to the
-tensor's dimensions so that the samples spread over all rows and columns, from an offset that a fixed seed decides.
-Strided views cost no memory and one `torch.cat` reads them all: a few launches for any number of tensors, and no index.
+A small tensor is read whole. Of each larger one short runs of neighbours are read, k elements apart, with k chosen so
+that the runs spread over all rows and columns, from an offset that a fixed seed decides. What a sample costs is the
+cache line that it lies on: four neighbours are read at the price of one. Strided views cost no memory and `torch.cat`
+reads them all: a few launches for any number of tensors, and no index.
 """
 
 from __future__ import annotations
@@ -20,21 +21,29 @@ from gradmedic.probes.host_samples import HostSamples
 from gradmedic.stats.transfer import to_device
 
 #: At most so many coordinates of one tensor, and of all tensors together (256 KiB in fp32, which stays in the caches).
-MAX_PER_TENSOR = 4096
+MAX_PER_TENSOR = 8192
 MAX_TOTAL = 2**16
 #: But of each tensor at least so many.
-MINIMUM = 64
+MINIMUM = 128
+#: Neighbours that are read together: 16 bytes of fp32.
+RUN = 4
 _SEED = 20_251
 _FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Stride:
-    """Which elements of a tensor are read: `count` of them, `step` apart, from `offset`."""
+    """Which elements of a tensor are read: `count` runs of `run` neighbours, `step` apart, from `offset`."""
 
     offset: int
     step: int
     count: int
+    run: int
+
+    @property
+    def elements(self) -> int:
+        """How many are read."""
+        return self.count * self.run
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +67,18 @@ def choose_stride(numel: int, shape: Sequence[int], tensors: int, position: int)
         position: place among them, which varies the offset.
 
     Returns:
-        All elements of a small tensor, else a spread of at most `MAX_PER_TENSOR`.
+        All elements of a small tensor, else a spread of at most `MAX_PER_TENSOR` over the whole of it.
     """
     wanted = min(MAX_PER_TENSOR, max(MINIMUM, MAX_TOTAL // max(tensors, 1)))
     if numel <= wanted:
-        return Stride(0, 1, numel)
-    step = numel // wanted
-    # A step that shares a factor with a dimension would read the same columns again and again.
-    while step > 1 and any(size > 1 and math.gcd(step, size) > 1 for size in shape):
+        return Stride(0, numel, 1, numel)
+    places, runs = numel // RUN, wanted // RUN
+    step = -(-places // runs)  # rounded up: the last part of a tensor is read as the first
+    # A step that shares more than a run with a dimension would read the same columns again and again.
+    while any(size > 1 and math.gcd(step * RUN, size) > math.gcd(RUN, size) for size in shape):
         step += 1
-    offset = (_SEED * (position + 1)) % step if step > 1 else 0
-    return Stride(offset, step, min(wanted, (numel - offset + step - 1) // step))
+    offset = (_SEED * (position + 1)) % step % places
+    return Stride(offset * RUN, step * RUN, min(runs, -(-(places - offset) // step)), RUN)
 
 
 class CoordinateSampler:
@@ -81,18 +91,21 @@ class CoordinateSampler:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         total = len(tensors)
         strides = [
-            choose_stride(tensor.numel(), tensor.shape, total, position) if tensor.numel() else Stride(0, 1, 0)
+            choose_stride(tensor.numel(), tensor.shape, total, position) if tensor.numel() else Stride(0, 1, 0, 1)
             for position, tensor in enumerate(tensors)
         ]
         self._strides = strides
-        self._whole = [at for at, tensor in enumerate(tensors) if strides[at].count == tensor.numel()]
-        self._parts = [at for at, tensor in enumerate(tensors) if strides[at].count < tensor.numel()]
-        self._geometry = [(at, (strides[at].count,), (strides[at].step,), strides[at].offset) for at in self._parts]
+        self._whole = [at for at, tensor in enumerate(tensors) if strides[at].elements == tensor.numel()]
+        self._parts = [at for at, tensor in enumerate(tensors) if strides[at].elements < tensor.numel()]
+        self._geometry = [
+            (at, (stride.count, stride.run), (stride.step, 1), stride.offset)
+            for at, stride in ((at, strides[at]) for at in self._parts)
+        ]
         # Values lie in the order of `order`: whole tensors first, so that one operation reads all of them.
         order = np.array([*self._whole, *self._parts], dtype=np.int64)
         self._place = np.argsort(order, kind="stable")
         self._in_order = bool((order == np.arange(total)).all())
-        counts = np.array([stride.count for stride in strides], dtype=np.int64)
+        counts = np.array([stride.elements for stride in strides], dtype=np.int64)
         numels = np.array([tensor.numel() for tensor in tensors], dtype=np.float64)
         self._counts, self._factors = counts, numels / np.maximum(counts, 1)
         self._lengths = counts[order]
@@ -110,10 +123,10 @@ class CoordinateSampler:
         order = [*self._whole, *self._parts]
         starts = np.zeros(len(tensors), dtype=np.int64)
         starts[order] = np.cumsum(self._counts[order]) - self._counts[order]
-        strides = np.array([(each.offset, each.step, each.count) for each in self._strides], dtype=np.int64)
+        strides = np.array([(each.offset, each.step, each.count, each.run) for each in self._strides], dtype=np.int64)
         wide = any(tensor.dtype == torch.float64 for tensor in tensors)
         numels = [tensor.numel() for tensor in tensors]
-        return HostSamples(numels, strides.reshape(-1, 3).T, starts, wide=wide)
+        return HostSamples(numels, strides.reshape(-1, 4).T, starts, wide=wide)
 
     def matches(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sampler was made for tensors of these shapes."""
@@ -226,8 +239,8 @@ class CoordinateSampler:
     def _piece(self, tensor: torch.Tensor | None, at: int) -> torch.Tensor:
         stride = self._strides[at]
         if tensor is None or tensor.layout != torch.strided or tensor.device.type == "meta":
-            return torch.zeros(stride.count)
-        return tensor.detach() if stride.count == tensor.numel() else _strided(tensor, stride)
+            return torch.zeros(stride.count, stride.run)
+        return tensor.detach() if stride.elements == tensor.numel() else _strided(tensor, stride)
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum the values of each tensor, float64 [N]."""
@@ -257,10 +270,11 @@ class CoordinateSampler:
 
 
 def _join(whole: list[torch.Tensor], parts: list[torch.Tensor]) -> torch.Tensor:
+    runs = [torch.cat(parts).view(-1)] if parts else []
     if len(whole) < 2:  # flattening a single tensor would not copy it
-        return torch.cat([*(tensor.reshape(-1) for tensor in whole), *parts])
+        return torch.cat([*(tensor.reshape(-1) for tensor in whole), *runs]) if whole else runs[0]
     flat: torch.Tensor = torch._C._nn.flatten_dense_tensors(whole)
-    return torch.cat([flat, *parts]) if parts else flat
+    return torch.cat([flat, *runs]) if runs else flat
 
 
 def _alike(*groups: list[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
@@ -280,8 +294,12 @@ def _strided(tensor: torch.Tensor, stride: Stride) -> torch.Tensor:
     if not tensor.is_contiguous() and not _is_dense(tensor):
         tensor = tensor.contiguous()
     if tensor.element_size() == 1:  # fp8 has no promotion with other types: widen what is read of it
-        return tensor.as_strided((stride.count,), (stride.step,), tensor.storage_offset() + stride.offset).float()
-    return tensor.as_strided((stride.count,), (stride.step,), tensor.storage_offset() + stride.offset)
+        return _runs_of(tensor, stride).float()
+    return _runs_of(tensor, stride)
+
+
+def _runs_of(tensor: torch.Tensor, stride: Stride) -> torch.Tensor:
+    return tensor.as_strided((stride.count, stride.run), (stride.step, 1), tensor.storage_offset() + stride.offset)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -369,7 +369,8 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     return run_over(tensors, ask, &job, scalable, n_threads);
 }
 
-/* gather(tensors, questions, geometry, out, wide): `geometry` is int64 [5, N]: number of elements, then Stride. */
+/* gather(tensors, questions, geometry, out, wide): `geometry` is int64 [6, N]: number of elements, then Stride. */
+enum { ELEMENTS_ROW, OFFSET_ROW, STEP_ROW, COUNT_ROW, RUN_ROW, START_ROW };
 static PyObject *gather(PyObject *self, PyObject *args)
 {
     PyObject *tensors, *questions, *ask[QUESTIONS];
@@ -384,7 +385,9 @@ static PyObject *gather(PyObject *self, PyObject *args)
     void *out = (void *)(uintptr_t)out_address;
     PyObject *left = PyList_New(0);
     for (Py_ssize_t i = 0; left && i < n; i++) {
-        const Stride stride = {geometry[n + i], geometry[2 * n + i], geometry[3 * n + i], geometry[4 * n + i]};
+        const int64_t *at_i = geometry + i;
+        const Stride stride = {at_i[OFFSET_ROW * n], at_i[STEP_ROW * n], at_i[COUNT_ROW * n], at_i[RUN_ROW * n],
+                               at_i[START_ROW * n]};
         uintptr_t address = 0;
         int64_t numel = 0;
         const unsigned char kind = describe(PyList_GetItem(tensors, i), ask, &address, &numel);
@@ -413,7 +416,8 @@ static PyObject *compare(PyObject *self, PyObject *args)
     const int64_t *geometry = (const int64_t *)(uintptr_t)geometry_address;
     double *out = (double *)(uintptr_t)out_address, sums[SEGMENT_SUMS];
     for (int64_t i = 0; i < n; i++) {
-        const int64_t count = geometry[3 * n + i], start = geometry[4 * n + i];
+        const int64_t count = geometry[COUNT_ROW * n + i] * geometry[RUN_ROW * n + i];
+        const int64_t start = geometry[START_ROW * n + i];
         if (wide)
             compare_fp64((const double *)(uintptr_t)one + start, (const double *)(uintptr_t)other + start, count, sums);
         else
@@ -435,8 +439,8 @@ static PyMethodDef methods[] = {
     {"gather", gather, METH_VARARGS,
      "gather(tensors, questions, geometry, out, wide) -> list of skipped positions\n\n"
      "Writes sampled coordinates as float32, or as float64 where `wide`, at the address `out`. `geometry` is the\n"
-     "address of int64 [5, N]: elements of the tensor, offset, step, count, and place in the output. A tensor with\n"
-     "another number of elements than expected is skipped."},
+     "address of int64 [6, N]: elements of the tensor, offset, step, count and length of runs, and place in the\n"
+     "output. A tensor with another number of elements than expected is skipped."},
     {"compare", compare, METH_VARARGS,
      "compare(one, other, wide, geometry, n, out)\n\n"
      "Writes float64 [5, N] at `out`, for each tensor's coordinates in two readings: sum of squared differences,\n"

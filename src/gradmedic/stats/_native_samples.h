@@ -1,11 +1,12 @@
 /* Sampled coordinates of tensors, and what changed between two readings of them. Included after _native_kernel.h. */
 
-/* Which elements of one tensor are read: `count` of them, `step` apart, from `offset`; they go to `out` + `start`. */
+/* Which elements of one tensor are read: `count` runs of `run` neighbours, `step` apart, from `offset`; they go to `out`
+ * + `start`. */
 typedef struct {
-    int64_t offset, step, count, start;
+    int64_t offset, step, count, run, start;
 } Stride;
 
-/* Elements that are asked for ahead of their use: each lies on a cache line, mostly on a page, of its own. */
+/* Runs that are asked for ahead of their use: each lies on a cache line, mostly on a page, of its own. */
 enum { AHEAD = 24 };
 
 #define GATHER(TO, FROM, READ)                                                                                         \
@@ -14,7 +15,8 @@ enum { AHEAD = 24 };
         TO *to = (TO *)out + s->start;                                                                                 \
         for (int64_t i = 0; i < s->count; i++) {                                                                       \
             __builtin_prefetch(x + (i + AHEAD < s->count ? i + AHEAD : i) * s->step);                                  \
-            to[i] = (TO)READ(x[i * s->step]);                                                                          \
+            for (int64_t j = 0; j < s->run; j++)                                                                       \
+                to[i * s->run + j] = (TO)READ(x[i * s->step + j]);                                                     \
         }                                                                                                              \
     } while (0)
 

@@ -102,8 +102,9 @@ def gather(tensors: list[Any], geometry: npt.NDArray[np.int64], values: Tensor) 
 
     Args:
         tensors: N tensors; None, and whatever `measure` would leave out, is left out.
-        geometry: int64 [5, N], contiguous: elements of the tensor, offset, step, count, and place among the values.
-        values: where they go; long enough for every place and count.
+        geometry: int64 [6, N], contiguous: elements of the tensor; then offset, step, number and length of the runs
+            that are read; and their place among the values.
+        values: where they go; long enough for all of them.
     """
     wide = values.dtype == torch.float64
     return _native.gather(tensors, _QUESTIONS, geometry.ctypes.data, values.data_ptr(), wide)
