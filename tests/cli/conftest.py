@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from command_pool import Completed, Forked, Pool
-from heeding import heed_interrupts
 
 import gradmedic
+from heeding import heed_interrupts
 
 SOURCES = str(Path(gradmedic.__file__).resolve().parents[1])
 
