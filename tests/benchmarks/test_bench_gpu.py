@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import itertools
 import json
 import os
@@ -28,20 +30,14 @@ def importable():
     sys.path.remove(str(FOLDER))
 
 
-def run(*arguments, with_triton=False):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if with_triton:
-        environment["PYTHONPATH"] = os.pathsep.join([str(TRITON), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, str(FOLDER / "gpu.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-
-
 @pytest.fixture(scope="module")
-def rehearsal(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rehearsal")
-    done = run("--device", "cpu", "--tiny", "--out", folder)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout, (folder / "gpu.md").read_text(), json.loads((folder / "gpu.json").read_text())
+def rehearsal(importable, tmp_path_factory):
+    import gpu
+
+    folder, said = tmp_path_factory.mktemp("rehearsal"), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert gpu.main(["--device", "cpu", "--tiny", "--out", str(folder)]) == 0
+    return said.getvalue(), (folder / "gpu.md").read_text(), json.loads((folder / "gpu.json").read_text())
 
 
 def test_a_rehearsal_runs_every_section_and_says_that_it_is_no_measurement(rehearsal):
@@ -74,7 +70,10 @@ def test_every_way_that_the_issue_names_has_a_row(rehearsal):
 @needs_triton
 @pytest.mark.timeout(240)
 def test_with_triton_the_kernels_themselves_are_rehearsed(tmp_path):
-    done = run("correctness", "--device", "cpu", "--tiny", "--out", tmp_path, with_triton=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TRITON), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, str(FOLDER / "gpu.py"), "correctness", "--device", "cpu", "--tiny", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=230, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "The kernels did the work." in done.stdout
     assert "WRONG" not in done.stdout

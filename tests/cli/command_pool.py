@@ -36,10 +36,11 @@ class Pool:
 
     Args:
         env: environment in which torch is imported.
+        bare: import what the command itself imports, and nothing for a script: no torch.
     """
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = dict(env)
+    def __init__(self, env: Mapping[str, str], bare: bool = False) -> None:
+        self._env, self._bare = dict(env), bare
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
 
@@ -78,7 +79,7 @@ class Pool:
         if self._line is None:
             self._line, other = socket.socketpair()
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(other.fileno())],
+                [sys.executable, __file__, str(other.fileno()), *(["bare"] if self._bare else [])],
                 pass_fds=[other.fileno()],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -145,7 +146,6 @@ def _import_all() -> None:
         # those left out act when they are imported, or need Triton
         if not module.name.endswith(("__main__", "sitecustomize", "_kernels")):
             importlib.import_module(module.name)
-    gc.freeze()  # a collection in a copy touches, and so copies, no page of what is shared
 
 
 def _serve(line: socket.socket) -> Callable[[], object]:
@@ -190,5 +190,9 @@ def _become(request: dict, handles: list[int]) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    _import_all()
+    if sys.argv[2:] == ["bare"]:
+        importlib.import_module("gradmedic.cli")
+    else:
+        _import_all()
+    gc.freeze()  # a collection in a copy touches, and so copies, no page of what is shared
     sys.exit(_serve(socket.socket(fileno=int(sys.argv[1])))())

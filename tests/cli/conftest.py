@@ -12,6 +12,7 @@ import pytest
 from command_pool import Completed, Forked, Pool
 
 import gradmedic
+from heeding import heed_interrupts
 
 SOURCES = str(Path(gradmedic.__file__).resolve().parents[1])
 
@@ -26,7 +27,15 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def execute(words: list[str], folder: Path, stdin: bytes, env: dict[str, str]) -> Completed:
-    return subprocess.run(words, cwd=folder, input=stdin, capture_output=True, env=environment(**env), timeout=250)
+    return subprocess.run(
+        words,
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        env=environment(**env),
+        timeout=250,
+        preexec_fn=heed_interrupts,
+    )
 
 
 @pytest.fixture
@@ -56,6 +65,13 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def bare_pool() -> Iterator[Pool]:
+    made = Pool(environment(), bare=True)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def start_gm(pool: Pool, tmp_path: Path) -> Callable[..., Forked]:
     """`start_gm(*words)`: `gradmedic *words`, forked, and left running."""
@@ -72,6 +88,16 @@ def gm_fork(pool: Pool, tmp_path: Path) -> Run:
 
     def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
         return pool.run(["gradmedic", *words], tmp_path, environment(**env), stdin)
+
+    return run
+
+
+@pytest.fixture
+def gm_bare(bare_pool: Pool, tmp_path: Path) -> Run:
+    """`gm_bare(*words)`: `gradmedic *words`, in a forked process that has imported the command line and no torch."""
+
+    def run(*words: str, stdin: bytes = b"", **env: str) -> Completed:
+        return bare_pool.run(["gradmedic", *words], tmp_path, environment(**env), stdin)
 
     return run
 

@@ -169,23 +169,23 @@ if __name__ == "__main__":
     assert open_run(tmp_path / "rec").steps.num_rows == 3 + 5 + 7
 
 
-def test_a_script_that_trains_nothing_keeps_its_exit_code(gm, tmp_path):
+def test_a_script_that_trains_nothing_keeps_its_exit_code(gm_bare, tmp_path):
     (tmp_path / "idle.py").write_text("import sys; sys.exit(int(sys.argv[1]))\n")
     for code in (0, 5):
-        done = gm("run", "--fail-on", "info", "idle.py", str(code))
+        done = gm_bare("run", "--fail-on", "info", "idle.py", str(code))
         assert done.returncode == code
         assert done.stderr == b"gradmedic: nothing was trained: idle never imported torch\n"
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_existing_run_is_refused_before_anything_runs(gm, tmp_path):
+def test_an_existing_run_is_refused_before_anything_runs(gm_bare, tmp_path):
     (tmp_path / "rec").mkdir()
     (tmp_path / "rec" / "run.json").write_text("{}")
     (tmp_path / "says.py").write_text("print('ran')\n")
-    refused = gm("run", "--record", "rec", "says.py")
+    refused = gm_bare("run", "--record", "rec", "says.py")
     assert (refused.returncode, refused.stdout) == (2, b"")
     assert b"--overwrite" in refused.stderr
-    assert gm("run", "--record", "rec", "--overwrite", "--quiet", "says.py").stdout == b"ran\n"
+    assert gm_bare("run", "--record", "rec", "--overwrite", "--quiet", "says.py").stdout == b"ran\n"
 
 
 def test_only_rank_zero_speaks(gm_fork, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from held_bytes import HeldBytes
 
 from gradmedic.host_copies import HostCopies
-from gradmedic.probes.parcel import Parcel
+from gradmedic.probes import parcel
 from gradmedic.stats import CapturableStats, device, gradient_stats, triton_tables
 
 sent = []
@@ -45,14 +45,15 @@ def peak(chosen: list[torch.Tensor], histogram: bool) -> int:
     ring.needed = lambda tensor: True  # as on a device
     with HeldBytes(chosen) as bytes_of:
         table = device.measure(chosen, histogram)
-        parcel = Parcel()
+        collected = parcel.Parcel()
         for each in (table.moments, table.counts, table.log2_hist):
-            parcel.add(each)
-        parcel.send(ring)
+            collected.add(each)
+        collected.send(ring)
     return bytes_of.peak
 
 
+parcel._SMALL = 1 << 8  # of as many as this really is, the interpreter would have long
 pairs = [torch.ones(7), torch.ones(5).half()]
-for histogram, times in ((False, 2), (True, 33)):  # with so many tensors the bins are no small tensor
+for histogram, times in ((False, 2), (True, 4)):  # with so many tensors the bins are no small tensor
     few, more = peak(pairs * times, histogram), peak(pairs * (times + 1), histogram)
     print("bytes", round((more - few) / 2))

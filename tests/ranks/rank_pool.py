@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import socket
@@ -72,6 +73,7 @@ def _rank(
     import torch
     from torch import distributed
 
+    gc.freeze()  # neither a collection nor a search for wrappers goes through all that has been imported
     faulthandler.dump_traceback_later(timeout - 5)  # says where a rank waits that never ends
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME=_loopback())

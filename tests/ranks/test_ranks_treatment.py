@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradmedic as gm
 
-STEPS = 6
 TRANSFORMS = {
     "norm": lambda: gm.clip.norm(0.05),
     "by tensor": lambda: gm.clip.norm(0.02, per="tensor"),
@@ -45,12 +44,12 @@ def sharded() -> nn.Module:
     return fully_shard(model)
 
 
-def train(model: nn.Module, transform, rank: int = 0, world: int = 1, spoil: int | None = None) -> dict:
+def train(model: nn.Module, transform, rank: int = 0, world: int = 1, spoil: int | None = None, steps: int = 4) -> dict:
     """Train on this rank's share; on rank 1 the batch of step `spoil` has a NaN."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     frames, halted = [], None
     with gm.watch(model, optimizer, transform=transform, strict=True) as monitor:
-        for step in range(STEPS):
+        for step in range(steps):
             generator = torch.Generator().manual_seed(step)
             inputs, targets = (torch.randn(8, n, generator=generator, dtype=torch.float64) for n in (5, 1))
             if step == spoil and rank == world - 1:
@@ -102,7 +101,7 @@ GUARDS = {
 def one_bad_rank() -> dict[tuple[str, str], dict]:
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     return {
-        (scheme, kind): train(make(), guard(), rank, world, spoil=4)
+        (scheme, kind): train(make(), guard(), rank, world, spoil=4, steps=6)
         for scheme, make in SCHEMES.items()
         for kind, guard in GUARDS.items()
     }

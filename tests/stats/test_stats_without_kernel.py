@@ -24,12 +24,6 @@ def no_kernel(monkeypatch):
     monkeypatch.setattr(native, "_native", None)
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", HIDDEN + code], capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_kernel_is_there_where_a_compiler_is():
     """So that the tests of the kernel do not go missing unseen; without a compiler, the other tests are enough."""
     assert native_available() or not (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"))
@@ -45,18 +39,18 @@ def test_auto_uses_torch_and_native_says_how_to_build_it(no_kernel):
         gm.watch(torch.nn.Linear(2, 1), backend="native")
 
 
-def test_the_package_imports_and_works_without_it():
-    out = run_python(
+def test_the_package_imports_and_works_without_it_and_the_environments_description_says_so():
+    code = (
         "import torch\n"
         "from gradmedic.stats import gradient_stats, native_available\n"
         "print(native_available(), gradient_stats([torch.tensor([3., 4.])]).norm.item())\n"
+        "from gradmedic.cli import main\nmain(['env', '--json'])\n"
     )
-    assert out.split() == ["False", "5.0"]
-
-
-def test_the_environments_description_says_so():
-    facts = json.loads(run_python("from gradmedic.cli import main\nmain(['env', '--json'])\n"))
-    assert facts["native_kernel"] is False
+    done = subprocess.run([sys.executable, "-c", HIDDEN + code], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    said, _, facts = done.stdout.partition("\n")
+    assert said.split() == ["False", "5.0"]
+    assert json.loads(facts)["native_kernel"] is False
 
 
 def test_a_run_is_watched_recorded_and_judged_without_it(no_kernel, tmp_path):

@@ -28,9 +28,20 @@ _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
 def _cases() -> list[Any]:
-    cases = [pytest.param(name, {**kwargs, "foreach": False}, id=f"{name}-plain") for name, kwargs in _PLAIN.items()]
-    cases += [pytest.param(name, {**kwargs, "foreach": True}, id=f"{name}-foreach") for name, kwargs in _PLAIN.items()]
-    return cases + [pytest.param(name, {**_PLAIN[name], "fused": True}, id=f"{name}-fused") for name in _FUSED]
+    """Every optimizer with both backends and both bad steps: plain and foreach with two of these four, fused all."""
+    cases = []
+    for name, kwargs in _PLAIN.items():
+        ways = [(0, "auto", False), (3, "torch", False), (0, "torch", True), (3, "auto", True)]
+        for bad, backend, foreach in ways:
+            given = {**kwargs, "foreach": foreach}
+            way = "foreach" if foreach else "plain"
+            cases.append(pytest.param(name, given, bad, backend, id=f"{bad}-{name}-{way}-{backend}"))
+    return cases + [
+        pytest.param(name, {**_PLAIN[name], "fused": True}, bad, backend, id=f"{bad}-{name}-fused-{backend}")
+        for name in _FUSED
+        for bad in (0, 3)
+        for backend in ("auto", "torch")
+    ]
 
 
 def _optimizer(name: str, model: torch.nn.Module, kwargs: dict[str, Any]) -> torch.optim.Optimizer:
@@ -48,9 +59,7 @@ def test_every_optimizer_of_torch_is_tried() -> None:
     assert there - {"Optimizer", "LBFGS", "SparseAdam", "Muon"} == set(_PLAIN)
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch"])
-@pytest.mark.parametrize(("name", "kwargs"), _cases())
-@pytest.mark.parametrize("bad", [0, 3])
+@pytest.mark.parametrize(("name", "kwargs", "bad", "backend"), _cases())
 def test_a_skipped_step_leaves_no_trace(name: str, kwargs: dict[str, Any], bad: int, backend: str) -> None:
     data = batches(6)
     model = make_model()
