@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -67,6 +68,7 @@ WRONG = {
     "a halt": (decided(halts=(Halt(HALF > 0, "x"),)), "returned a bool tensor of shape (3,) for the flag of a Halt"),
     "no reason": (decided(skips=("x",)), "returned a tuple of 1 for skips; expected a tuple of Reason"),
     "notes": (decided(notes=[1.0]), "returned a list for notes; expected a mapping of names to numbers"),
+    "an array": (decided(notes={"x": np.zeros(2)}), "returned a ndarray among its notes; expected 0-d tensors"),
     "a note": (decided(notes={"x": "y"}), "returned a str among its notes; expected 0-d tensors"),
 }
 WITHIN = {
@@ -127,6 +129,24 @@ def test_any_real_type_will_do(factor, capfd):
     _, monitor = train(Mine(decided(Scale(factor), clipped=FLAG, notes={"x": 1.0, "y": FLAG})))
     assert capfd.readouterr().err == ""
     assert monitor.run.series("clipped").all()
+
+
+class Cap(Limit):
+    """An operation of the user's own kind."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        decided(Limit({np.flatnonzero([0, 1])[0]: 1e-3}), notes={"x": np.float32(1), "y": np.array(1.0)}),
+        decided(Cap({1: 1e-3})),
+        lambda state: [Decision((Limit({1: 1e-3}),)), state],
+    ],
+)
+def test_numbers_of_numpy_and_classes_of_ones_own_will_do(answer, capfd):
+    net, _ = train(Mine(answer))
+    assert capfd.readouterr().err == ""
+    assert (net[0].bias - model()[0].bias).abs().tolist() == pytest.approx([3e-5] * 3, rel=1e-2)
 
 
 def test_a_clipper_and_a_strict_watch_raise_it():

@@ -104,6 +104,71 @@ def test_of_several_factors_and_limits_the_smallest_is_taken(on_host):
     assert left(MomentLimit(1.0, {1: torch.full((2, 2), 16.0), 3: torch.full((2, 2), 4.0)})) == (8, 2, 2)
 
 
+def two_shapes():
+    """Autograd gives both parameters a view of one memory."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(4, 1))])
+    (3 * (model[0].view(-1) + model[1].view(-1))).sum().backward()
+    assert model[0].grad.data_ptr() == model[1].grad.data_ptr()
+    return model
+
+
+def added_embeddings():
+    """The values of both sparse gradients are one memory, too."""
+    model = nn.ModuleList(nn.Embedding(10, 3, sparse=True) for _ in range(2))
+    places = torch.tensor([1, 2, 1])
+    (3 * (model[0](places) + model[1](places))).sum().backward()
+    assert len({each.weight.grad._values().data_ptr() for each in model}) == 1
+    return model
+
+
+#: The norms of each gradient that are left: of two shapes, and of two embeddings.
+LEFT = {
+    "norm": (gm.clip.norm(1.0), 0.5**0.5, 0.5**0.5),
+    "tensor": (gm.clip.norm(1.0, per="tensor"), 1.0, 1.0),
+    "unit": (gm.clip.norm(1.0, per="unit"), 2**0.5, 2**0.5),
+    "value": (gm.clip.value(0.1), 0.2, 0.1 * 6**0.5),
+    "value, then norm": (gm.clip.chain(gm.clip.value(0.1), gm.clip.norm(0.01)), 0.01 * 0.5**0.5, 0.01 * 0.5**0.5),
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("made", [two_shapes, added_embeddings])
+@pytest.mark.parametrize("name", LEFT)
+def test_one_memory_in_two_shapes_is_clipped_once(name, made, backend):
+    transform, *left = LEFT[name]
+    expected = [left[made is added_embeddings]] * 2
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gm.watch(model, optimizer, transform=transform, backend=backend, strict=True) as monitor:
+        optimizer.step()
+        norms = gm.stats.norms([parameter.grad for parameter in model.parameters()]).tolist()
+        assert norms == pytest.approx(expected, rel=1e-4)
+        assert monitor.latest.grad_norm_post == pytest.approx(math.hypot(*norms))
+
+
+@pytest.mark.parametrize("made", [two_shapes, added_embeddings])
+def test_our_clip_by_norm_scales_one_memory_in_two_shapes_once(made):
+    parameters = list(made().parameters())
+    gm.clip_grad_norm_(parameters, 1.0)
+    assert gm.stats.norms([parameter.grad for parameter in parameters]).tolist() == pytest.approx([0.5**0.5] * 2)
+
+
+def test_of_one_memory_in_two_shapes_each_element_gets_the_smallest_that_any_shape_allows():
+    def left(operation, turned=True):
+        flat = torch.full((2, 2), 8.0)
+        flat[1, 1] = math.nan
+        assert apply_operations([flat, flat.t() if turned else flat.view(4)], [operation]) == [0, 1]
+        return flat.nan_to_num(-1.0).tolist()
+
+    def factor(*values):
+        return torch.tensor(values, dtype=torch.float64)
+
+    assert left(UnitScale({0: factor(0.5, 0.5), 1: factor(1, 0.25)}, {0: 0, 1: 0})) == [[4, 2], [4, -1]]
+    assert left(Limit({0: 4.0, 1: 2.0})) == [[2, 2], [2, -1]]
+    assert left(UnitScale({1: factor(1, 0.25)}, {1: 0})) == [[8, 2], [8, -1]]
+    assert left(Limit({1: 2.0}), turned=False) == [[2, 2], [2, -1]]
+
+
 def test_what_lies_apart_is_not_shared():
     flat = torch.ones(8)
     sparse = torch.sparse_coo_tensor([[0]], [1.0], (4,), check_invariants=True)

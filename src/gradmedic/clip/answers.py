@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 
 from gradmedic.clip.admission import nested
@@ -60,7 +62,7 @@ def _wrong(transform: Any, what: str, method: str = "update") -> WrongAnswer:
 
 def _trouble(answer: Any, size: int) -> str | None:
     """Return in words what is wrong with an answer: what came, and what was expected; None where it will do."""
-    if not isinstance(answer, tuple) or len(answer) != 2:
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
         return f"{_kind(answer)}; expected the pair (Decision, State)"
     decision, state = answer
     if not isinstance(decision, Decision):
@@ -83,13 +85,14 @@ def _of_operation(operation: Any, size: int) -> str | None:
         if _is_real(factor) and (not factor.dim() or factor.shape == (size,)):
             return None
         return f"{_kind(factor)} for the factor of Scale; expected a float64 tensor, 0-d or of shape ({size},)"
-    if type(operation) not in _HELD:
+    kind = next((each for each in _HELD if isinstance(operation, each)), None)
+    if kind is None:
         return f"{_kind(operation)} among its operations; expected Scale, UnitScale, Limit or MomentLimit"
-    name = type(operation).__name__
-    held: Any = getattr(operation, _HELD[type(operation)])
+    name = kind.__name__
+    held: Any = getattr(operation, _HELD[kind])
     if not isinstance(held, Mapping):
         return f"{_kind(held)} for {name}; expected a mapping of positions of tensors"
-    beyond = [at for at in held if not isinstance(at, int) or not 0 <= at < size]
+    beyond = [at for at in held if not isinstance(at, Integral) or not 0 <= int(at) < size]
     if beyond:
         return f"position {beyond[0]!r} for {name}; expected positions of the {size} tensors, from 0 to {size - 1}"
     if isinstance(operation, UnitScale) and (missing := [at for at in held if at not in operation.dims]):
@@ -110,12 +113,18 @@ def _of_rest(decision: Any) -> str | None:
     if not isinstance(decision.notes, Mapping):
         return f"{_kind(decision.notes)} for notes; expected a mapping of names to numbers"
     notes: list[Any] = list(decision.notes.values())
-    wrong = [note for note in notes if not isinstance(note, (int, float)) and not _is_single(note)]
+    wrong = [note for note in notes if not _is_number(note)]
     return f"{_kind(wrong[0])} among its notes; expected 0-d tensors" if wrong else None
 
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_complex() and value.dtype != torch.bool
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, (int, float)) or _is_single(value)
 
 
 def _is_single(value: object) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from gradmedic.clip import on_device
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
-from gradmedic.clip.shared import shared_groups, treated_once
+from gradmedic.clip.shared import Group, bring_back, copied, shared_groups, treated_once
 from gradmedic.stats import native
 from gradmedic.stats.transfer import moved
 
@@ -35,14 +35,33 @@ def apply_operations(
         Positions of the gradients that share their memory with another; none as a rule.
     """
     groups = [] if _change_nothing(operations, on_host) else shared_groups(gradients)
-    if groups:
-        gradients, operations = treated_once(gradients, operations, groups)
+    shared = [at for group in groups for at in group]
     for operation in operations:
-        if isinstance(operation, Scale):
+        if groups:
+            groups = _change_shared(gradients, operation, groups, on_host, loss_scale)
+        elif isinstance(operation, Scale):
             _scale(gradients, operation.factor, on_host)
         else:
             _by_element(gradients, operation, loss_scale)
-    return [at for group in groups for at in group]
+    return shared
+
+
+def _change_shared(
+    gradients: Sequence[torch.Tensor | None],
+    operation: Operation,
+    groups: Sequence[Group],
+    on_host: bool,
+    loss_scale: torch.Tensor | None,
+) -> list[Group]:
+    """Do one operation where gradients share memory; returns which of them do afterwards."""
+    alone, merged = treated_once(gradients, operation, groups)
+    if isinstance(merged, Scale):
+        _scale(alone, merged.factor, on_host)
+        return list(groups)
+    pairs = copied(alone, groups)
+    _by_element(alone, merged, loss_scale)
+    bring_back(pairs)
+    return shared_groups(gradients)  # a sparse one that was added up has a memory of its own now
 
 
 def _change_nothing(operations: Sequence[Operation], on_host: bool) -> bool:
@@ -63,7 +82,7 @@ def scale_gradients(gradients: Sequence[torch.Tensor], scale: torch.Tensor) -> N
             by 1 is made (it changes no bit), since looking would cost a synchronisation.
     """
     groups = shared_groups(gradients)
-    _scale(treated_once(gradients, (), groups)[0] if groups else gradients, scale, True)
+    _scale(treated_once(gradients, Scale(scale), groups)[0] if groups else gradients, scale, True)
 
 
 def _scale(gradients: Sequence[torch.Tensor | None], factor: torch.Tensor, on_host: bool) -> None:

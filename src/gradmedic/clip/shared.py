@@ -1,4 +1,8 @@
-"""Gradients that are one memory: two parameters whose `.grad` is the same tensor. It is treated once, not twice."""
+"""Gradients that are one memory: two parameters whose `.grad` is the same tensor. It is treated once, not twice.
+
+Autograd makes such gradients: of `a.view(-1) + b.view(-1)`, or of two sparse embeddings that are added, each parameter
+is given a view of one and the same memory, in a shape of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from gradmedic.clip.operations import Limit, MomentLimit, Operation, Scale, UnitScale
+from gradmedic.stats.inputs import flat_view
 
 Value = TypeVar("Value")
 #: Positions of the gradients that share one memory, the first of them first.
@@ -18,7 +23,8 @@ Group = list[int]
 def shared_groups(gradients: Sequence[torch.Tensor | None]) -> list[Group]:
     """Return the positions of gradients that are the same elements in memory, by memory; none as a rule.
 
-    Views that overlap only in part are each their own.
+    Their shapes may differ, and sparse ones go by the values that they store. Views that overlap only in part are each
+    their own.
     """
     try:
         quick = [gradient.data_ptr() for gradient in gradients if gradient is not None]
@@ -26,27 +32,46 @@ def shared_groups(gradients: Sequence[torch.Tensor | None]) -> list[Group]:
             return []
     except RuntimeError:  # sparse ones have no address
         pass
-    places = [0 if gradient is None else _address(gradient) for gradient in gradients]
-    groups: dict[tuple[object, ...], Group] = {}
-    for at, (place, gradient) in enumerate(zip(places, gradients, strict=True)):
-        if place and gradient is not None:
-            shape = (gradient.shape, gradient.stride()) if gradient.layout is torch.strided else ()
-            groups.setdefault((gradient.device, place, *shape), []).append(at)
-    return [group for group in groups.values() if len(group) > 1]
+    return _grouped([None if gradient is None else _memory(gradient) for gradient in gradients])
+
+
+def alike(gradients: Sequence[torch.Tensor | None], groups: Sequence[Group]) -> list[Group]:
+    """Return of these groups what is one tensor also by its shape, so that each unit of it is one unit."""
+    within = {at for group in groups for at in group}
+    return _grouped([_form(each) if at in within and each is not None else None for at, each in enumerate(gradients)])
 
 
 def treated_once(
-    gradients: Sequence[torch.Tensor | None], operations: Sequence[Operation], groups: Sequence[Group]
-) -> tuple[list[torch.Tensor | None], list[Operation]]:
-    """Return gradients without repeated ones, and the operations as they are to be done to the first of each group.
+    gradients: Sequence[torch.Tensor | None], operation: Operation, groups: Sequence[Group]
+) -> tuple[list[torch.Tensor | None], Operation]:
+    """Return gradients without repeated ones, and the operation as it is to be done to the first of each group.
 
-    Of several factors or limits the smallest is the one that all of them allow.
+    Of several factors or limits the smallest is the one that all of them allow. What looks at units or at single
+    elements is still done to each shape of a memory (see `copied`), and to each sparse tensor, which is added up first.
     """
+    chosen = groups if isinstance(operation, Scale) else alike(gradients, groups)
     alone = list(gradients)
-    for _, *others in groups:
+    for _, *others in chosen:
         for at in others:
             alone[at] = None
-    return alone, [_merged(operation, groups) for operation in operations]
+    return alone, _merged(operation, chosen)
+
+
+def copied(gradients: list[torch.Tensor | None], groups: Sequence[Group]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Exchange what still is one memory in several shapes for copies; returns (gradient, copy) of each."""
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for group in groups:
+        shapes = [(at, each) for at in group if (each := gradients[at]) is not None and each.layout is torch.strided]
+        for at, gradient in shapes if len(shapes) > 1 else ():
+            copy = gradients[at] = gradient.clone()
+            pairs.append((gradient, copy))
+    return pairs
+
+
+def bring_back(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give each element the smallest of what the copies in their several shapes have become; NaN stay."""
+    for gradient, copy in pairs:
+        gradient.copy_(torch.where(copy.abs() < gradient.abs(), copy, gradient))
 
 
 def _merged(operation: Operation, groups: Sequence[Group]) -> Operation:
@@ -88,11 +113,30 @@ def _first_of(values: Mapping[int, Value], groups: Sequence[Group]) -> dict[int,
     return merged
 
 
-def _address(gradient: torch.Tensor) -> int:
-    """Return where the elements lie; 0 where there are none, or where that cannot be told."""
-    if gradient.layout is not torch.strided:
-        return id(gradient)
+def _grouped(places: Sequence[tuple[object, ...] | None]) -> list[Group]:
+    groups: dict[tuple[object, ...], Group] = {}
+    for at, place in enumerate(places):
+        if place is not None:
+            groups.setdefault(place, []).append(at)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _memory(gradient: torch.Tensor) -> tuple[object, ...] | None:
+    """Return which memory a gradient's elements are, all of it; None where it has none."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    if values.layout is not torch.strided:
+        return (gradient.device, id(gradient))
     try:
-        return gradient.data_ptr()
+        address = values.data_ptr()
     except RuntimeError:  # a wrapper without memory of its own
-        return 0
+        return None
+    if not address:
+        return None
+    gaps = () if flat_view(values) is not None else (values.shape, values.stride())
+    return (gradient.device, address, values.numel() * values.element_size(), *gaps)
+
+
+def _form(gradient: torch.Tensor) -> tuple[object, ...] | None:
+    if gradient.layout is not torch.strided:
+        return (gradient.device, id(gradient))
+    return (_memory(gradient), gradient.shape, gradient.stride(), gradient.dtype)

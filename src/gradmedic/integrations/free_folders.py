@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gradmedic.integrations.claims import claim, is_claimed, release
 from gradmedic.integrations.writers import is_written
-
-#: In a folder whose record is just being begun; there for a moment.
-CLAIM = ".gradmedic-begins"
 
 
 def free_folder(record: str | Path | None) -> str | Path | None:
@@ -60,28 +57,28 @@ def sole(folder: str | Path | None, *, replace: bool = False) -> Iterator[bool]:
     made = not place.exists()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(place / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        yield not place.is_dir()  # a file, or a folder that cannot be written: the recorder says it better
-        return
-    except OSError:
+        free = claim(place)
+    except OSError:  # a file, or a folder that cannot be written: the recorder says it better
         yield True
+        return
+    if not free:
+        yield False
         return
     try:
         yield not (is_written(place) if replace else _holds_run(place))
     finally:
         with suppress(OSError):
-            (place / CLAIM).unlink()
+            release(place)
             if made:
                 place.rmdir()  # which fails where a record has begun
 
 
 def _is_busy(folder: Path) -> bool:
-    return (folder / CLAIM).exists() or is_written(folder)
+    return is_claimed(folder) or is_written(folder)
 
 
 def _is_taken(folder: Path) -> bool:
-    return _holds_run(folder) or (folder / CLAIM).exists()
+    return _holds_run(folder) or is_claimed(folder)
 
 
 def _holds_run(folder: Path) -> bool:

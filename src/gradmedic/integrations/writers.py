@@ -11,6 +11,8 @@ from typing import Any
 _TAIL = 65536
 #: Seconds by which a clock and the kernel's count of ticks may differ.
 _SLACK = 5.0
+#: States of processes that run no more: killed and not waited for, or on their way out.
+_ENDED = ("Z", "X", "x")
 
 
 def is_written(folder: Path) -> bool:
@@ -39,7 +41,7 @@ def _goes_on(store: Any, name: str, sizes: dict[str, int]) -> bool:
         meta = loads(store.read(name))
         pid, created = int(meta["pid"]), float(meta["created"])
         events = part_name("events", int(meta["rank"]), str(meta["process"]))
-        if meta["host"] != socket.gethostname() or pid == os.getpid() or not _has_run_since(pid, created):
+        if meta["host"] != socket.gethostname() or pid == os.getpid() or not has_run_since(pid, created):
             return False
         tail = store.read(events, max(0, sizes[events] - _TAIL)) if events in sizes else b""
         return b'"kind":"end"' not in tail.splitlines()[-1] if tail else True
@@ -47,7 +49,7 @@ def _goes_on(store: Any, name: str, sizes: dict[str, int]) -> bool:
         return False
 
 
-def _has_run_since(pid: int, moment: float) -> bool:
+def has_run_since(pid: int, moment: float) -> bool:
     """Whether a process has run from before a moment (unix seconds) till now; numbers of processes are used again."""
     if os.name != "posix":  # where signal 0 is none that only asks
         return False
@@ -57,15 +59,26 @@ def _has_run_since(pid: int, moment: float) -> bool:
         pass
     except OSError:
         return False
-    began = _beginning(pid)
-    return began is None or began < moment + _SLACK
+    fields = _status(pid)
+    if fields is None:
+        return True
+    # One that has been killed can be asked still where nobody waits for it, as in a container without an init process.
+    return fields[0] not in _ENDED and _beginning(fields) < moment + _SLACK
 
 
-def _beginning(pid: int) -> float | None:
-    """Return when a process began, unix seconds; None where the system does not tell."""
+def _status(pid: int) -> list[str] | None:
+    """Return the fields of a process's status, its state first; None where the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields or None
+
+
+def _beginning(fields: list[str]) -> float:
+    """Return when a process of that status began, unix seconds; long ago where the system does not tell."""
+    try:
         booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
         return float(booted.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, StopIteration):
-        return None
+        return 0.0
