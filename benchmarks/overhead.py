@@ -87,11 +87,16 @@ def always(step: Step) -> Iterator[Step]:
     yield step
 
 
-def watched(work: Workload, folder: Path, name: str, base: str, bar: float | None, **options: Any) -> Variant:
-    """Watch from the first block to the last, with every hook gone while the baseline's blocks run."""
+def watched(
+    work: Workload, folder: Path, name: str, base: str, bar: float | None, *, warm_up: int = 40, **options: Any
+) -> Variant:
+    """Watch from the first block to the last, with every hook gone while the baseline's blocks run.
+
+    The first steps, of which more are looked at in full than once in 50, are made before the first block.
+    """
     monitor = gm.watch(work.model, work.optimizer, record=folder / name.replace(" ", "-"), every=1, **options)
     step = plain_step(work)
-    for _ in range(6):  # the first steps look at the wiring
+    for _ in range(warm_up):
         step()
     away = ExitStack()
     away.enter_context(monitor.paused())
@@ -314,7 +319,7 @@ def main() -> None:
     )
     results: dict[str, Any] = {}
     if "transformer" in wanted:
-        results["transformer"] = table(make_transformer(), options, options.pairs or 30, 3, bars=True)
+        results["transformer"] = table(make_transformer(), options, options.pairs or 30, 6, bars=True)
     if "mlp" in wanted:
         results["mlp"] = table(make_mlp(), options, options.pairs or 40, 200, bars=False)
     if "tensors" in wanted:
