@@ -274,7 +274,7 @@ class Ledger:
         for finding in self.engine.on_frame(frame):
             self._found(finding)
         for message in self.engine.errors[self._rule_errors :]:
-            self.recorder.event({"kind": "error", "part": "rule", "message": message})
+            self.recorder.event({"kind": "error", "part": "rule", "step": frame.step, "message": message})
         self._rule_errors = len(self.engine.errors)
 
     def _found(self, finding: Finding) -> None:

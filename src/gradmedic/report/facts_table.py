@@ -12,6 +12,7 @@ from gradmedic.diagnosis.wording import Counted, counted
 from gradmedic.plain_text import abridged
 from gradmedic.report.rank_lines import rank_lines
 from gradmedic.report.run_summary import RunSummary, Series
+from gradmedic.report.switched_off import in_words
 from gradmedic.report.text_words import WORDS
 
 #: So many optimizers and processes get a line of their own.
@@ -20,6 +21,10 @@ SHOWN = 6
 
 #: So many things that could not be read are told.
 PROBLEMS = 2
+
+
+#: So many parts that failed are told.
+TROUBLES = 4
 
 
 #: A largest norm this many times the largest of the medians is told: it stands alone.
@@ -73,6 +78,10 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     if summary.not_judged:
         parts = [words[entry.reason] for entry in summary.not_judged]
         grid.add_row(words["not_judged"], words["semicolon"].join(parts))
+    for at, trouble in enumerate(summary.troubles[:TROUBLES]):
+        grid.add_row("" if at else words["trouble"], in_words(trouble, lang))
+    if len(summary.troubles) > TROUBLES:
+        grid.add_row("", words["other_series"].format(n=len(summary.troubles) - TROUBLES))
     if summary.problems:
         shown = [abridged(problem) for problem in summary.problems[:PROBLEMS]]
         rest = len(summary.problems) - len(shown)
