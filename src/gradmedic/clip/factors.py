@@ -1,7 +1,7 @@
 """The numbers by which one of the user's own transforms would change gradients: NaN never multiplies a gradient.
 
-What lies on the host is looked at, and a wrong answer is refused. What lies on a device is not read back: there a factor
-that is none counts as 1, which changes no bit, and how many there were arrives with the step's frame.
+What lies on the host is looked at, and a wrong answer is refused. What lies on a device is not read back: there what is
+no factor counts as 1, which changes no bit, and how many there were arrives with the step's frame.
 """
 
 from __future__ import annotations

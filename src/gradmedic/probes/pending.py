@@ -285,8 +285,10 @@ def _apply_clip(into: _Table, clip: Clip, where: list[int], total: float | None)
 def _product(norms: Floats, factors: Floats) -> Floats:
     """Return norms times factors, which may be anything where the script clips by itself: 0 times infinity is NaN."""
     undefined = ((norms == 0) & np.isinf(factors)) | (np.isinf(norms) & (factors == 0))
+    product = np.full(norms.shape, np.nan)
     with np.errstate(over="ignore"):  # beyond float64 the product is infinite, as the gradients are
-        return np.multiply(norms, factors, out=np.full(norms.shape, np.nan), where=~undefined)
+        np.multiply(norms, factors, out=product, where=~undefined)
+    return product
 
 
 def _of_all(joint: Floats | None, at: int, values: Floats, nans: float, infs: float) -> float:

@@ -1,4 +1,4 @@
-"""Parts that failed and were switched off while a run was recorded: what they would have done was not done after that."""
+"""Parts that failed and were switched off while a run was recorded: what they do was not done after that."""
 
 from __future__ import annotations
 
