@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gradmedic.clip.factors import BAD_FACTORS
 from gradmedic.diagnosis import Engine, Finding
 from gradmedic.frame import Frame
 from gradmedic.host_copies import HostCopies
@@ -87,7 +88,7 @@ class Ledger:
         self._logged: dict[str, torch.Tensor | float] = {}
         self._rule_errors = 0
         self._origin_told = False
-        self._problem_told = False
+        self._problem_told = self._factors_told = False
         self._spent = 0.0
         self._resolving = False
         self._closing: tuple[str, Callable[[], None]] | None = None
@@ -229,6 +230,7 @@ class Ledger:
         assert frame is not None
         self.latest = frame
         self._tell_origin(frame)
+        self._tell_bad_factors(frame)
         if frame.nonfinite and not frame.skipped:
             self._schedule.trigger(frame.step)
             self.recorder.dump_flight()
@@ -255,12 +257,24 @@ class Ledger:
         # Not held back: it belongs to this frame, and not to the newest one that is under way.
         self._happened({**origin_from_gradients(frame, order, shared=rank_and_world()[1] > 1), **place})
 
+    @part("transform")
+    def _tell_bad_factors(self, frame: Frame) -> None:
+        """Say once that a transform of the user's own answered what is no factor, which has come late from a device."""
+        names = [name for name in frame.logged if name.startswith(BAD_FACTORS)]
+        if names and not self._factors_told:
+            self._factors_told = True
+            whose = names[0].removeprefix(BAD_FACTORS)
+            message = f"{whose} returned factors that are NaN, infinite or negative; they count as 1"
+            say(f"step {frame.step}: {message}; training goes on")
+            event = {"kind": "error", "part": "transform", "off": False, "step": frame.step, "message": message}
+            self._happened({**event, "time": frame.time})
+
     @part("diagnosis")
     def _judge(self, frame: Frame) -> None:
         for finding in self.engine.on_frame(frame):
             self._found(finding)
         for message in self.engine.errors[self._rule_errors :]:
-            self.recorder.event({"kind": "error", "part": "rule", "message": message})
+            self.recorder.event({"kind": "error", "part": "rule", "step": frame.step, "message": message})
         self._rule_errors = len(self.engine.errors)
 
     def _found(self, finding: Finding) -> None:
@@ -311,7 +325,14 @@ class Ledger:
             message = f"{type(error).__name__}: {error}"
             say(f"own error in {part!r}, which is switched off; training goes on ({message})")
         if self._recorder is not None:
-            self._recorder.event({"kind": "error", "part": part, "message": message})
+            self._recorder.event({"kind": "error", "part": part, "step": self._step(), "message": message})
+
+    def _step(self) -> int:
+        """Index of the step that is under way, or comes next."""
+        last = self._last
+        made = None if last is None else (last.frame or (last.pending.frame if last.pending is not None else None))
+        made = made or self.latest
+        return 0 if made is None else made.step + 1
 
 
 def say(text: str) -> None:

@@ -22,6 +22,17 @@ def test_help_ends_with_an_example_that_parses(name, capsys):
     assert f"gradmedic {name}" in shown.partition("example")[2]
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_answered_with_the_usage_of_its_own_command(name, capsys):
+    needed = {"compare": ["a", "b"], "demo": [], "env": [], "run": ["x.py"]}.get(name, ["GM201"])
+    with pytest.raises(SystemExit) as end:
+        main([name, "--bogus", *needed])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith(f"usage: gradmedic {name} ")
+    assert f"gradmedic {name}: error:" in said
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])

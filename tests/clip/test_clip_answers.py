@@ -122,6 +122,67 @@ def test_it_is_named_inside_of_our_own_transforms_too(name, within, capfd):
     assert said.count("gradmedic:") == 1
 
 
+NAN, INF = float("nan"), float("inf")
+NO_FACTORS = {
+    "nan": (lambda: Scale(torch.tensor([1.0, NAN, 1.0])), "returned nan for a factor of Scale; expected finite"),
+    "inf": (lambda: Scale(torch.tensor(INF)), "returned inf for a factor of Scale"),
+    "negative": (lambda: Scale(-HALF), "returned -0.5 for a factor of Scale"),
+    "unit": (lambda: UnitScale({0: torch.tensor([1.0, NAN, 1.0])}, {0: 0}), "returned nan for a factor of UnitScale"),
+}
+NO_LIMITS = {
+    "limit": (lambda: Limit({0: 1.0, 1: -1.0}), "returned -1 for a limit of Limit; expected a number > 0"),
+    "nan limit": (lambda: Limit({1: NAN}), "returned nan for a limit of Limit"),
+    "theta": (lambda: MomentLimit(-1.0, {1: HALF}), "returned -1 for theta of MomentLimit"),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("name", [*NO_FACTORS, *NO_LIMITS])
+def test_a_factor_that_is_none_is_refused_and_never_multiplies_a_gradient(name, within, capfd):
+    make, words = {**NO_FACTORS, **NO_LIMITS}[name]
+    mine = Mine(decided(make()))
+    transform = WITHIN[within](mine) if within != "warmup" else gm.clip.warmup(mine, 1.0, 10)
+    net, monitor = train(transform)
+    said = capfd.readouterr().err
+    assert said.count("gradmedic:") == 1
+    assert f"Mine in test_clip_answers.py, line {LINE}, {words}" in said
+    [error] = [event for event in monitor.run.events if event["kind"] == "error"]
+    assert (error["part"], error["step"]) == ("transform", 0)
+    untreated, _ = train(None)
+    assert all(torch.equal(one, other) for one, other in zip(net.parameters(), untreated.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NO_FACTORS)
+def test_where_nothing_may_be_read_such_a_factor_counts_as_1_and_that_is_said_when_it_is_known(name, capfd):
+    net, monitor = train(Mine(decided(NO_FACTORS[name][0]())), backend="torch")
+    untreated, _ = train(None)
+    assert all(torch.equal(one, other) for one, other in zip(net.parameters(), untreated.parameters(), strict=True))
+    assert (monitor.run.series("grad_norm_post") >= 0).all()
+    said = capfd.readouterr().err
+    assert said.count("gradmedic:") == 1
+    assert "step 0: Mine returned factors that are NaN, infinite or negative; they count as 1" in said
+    [error] = [event for event in monitor.run.events if event["kind"] == "error"]
+    assert (error["part"], error["step"], error["off"]) == ("transform", 0, False)
+
+
+def test_sound_factors_leave_no_note_of_any_on_the_path_of_a_device():
+    _, monitor = train(Mine(decided(Scale(HALF))), backend="torch")
+    assert all(not frame.logged for frame in monitor.run.frames())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_script_that_clips_by_nan_or_infinity_brings_no_warning_of_ours():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with gm.watch(net, optimizer, strict=True) as monitor:
+        for max_norm in (NAN, INF, 1.0):
+            (net(torch.ones(2, 4)) * 0).sum().backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+            optimizer.step()
+    assert monitor.run.steps.num_rows == 3
+
+
 @pytest.mark.parametrize(
     "factor", [torch.tensor(0.5), HALF, HALF.float(), HALF.half(), torch.ones(3, dtype=torch.int64)]
 )
@@ -195,6 +256,8 @@ class Flat:
             falling,
             f"falling in test_clip_answers.py, line {falling.__code__.co_firstlineno}, returned 0.0 as the threshold",
         ),
+        (Flat(torch.tensor(-1.0)), "returned -1 as a threshold of step 0; expected > 0"),
+        (Flat(torch.tensor(float("nan"))), "returned nan as a threshold of step 0; expected > 0"),
         (Flat(None), f"Flat in test_clip_answers.py, line {Flat.value.__code__.co_firstlineno}, returned a NoneType"),
         (Flat(HALF), "returned a tensor of shape (3,); expected a tensor of shape (), as its signal"),
     ],

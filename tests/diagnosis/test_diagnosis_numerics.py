@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from diagnosis_frames import FakeRun, fact, facts_event, frames, table
 
+from gradmedic.clip import GradientSummary
 from gradmedic.diagnosis import Engine, diagnose
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts, InputFact
+from gradmedic.guard import skip_nonfinite
 
 NAN, INF = math.nan, math.inf
+_SICK = GradientSummary.of_norms([NAN])
+GUARD = skip_nonfinite().update(_SICK, skip_nonfinite().init(_SICK.spec))[0].skips[0].text
 
 
 def origin(step=3, kind="forward", **more):
@@ -195,3 +199,26 @@ def test_clipping_in_warm_up_is_not_counted():
     for frame in run.recorded[100:]:
         frame.clipped, frame.clip_scale = False, 1.0
     assert diagnose(run) == []
+
+
+def treated_nan(reason, rank=None):
+    made = frames([2.0, 1.9, 1.8, NAN, 1.7], [1.0, 1.0, 1.0, NAN, 1.0])
+    made[3].skipped, made[3].skip_reason, made[3].nonfinite = reason is not None, reason, 1
+    return FakeRun(made, [origin(kind="data", **({} if rank is None else {"rank": rank}))])
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_nobody_is_told_to_take_a_guard_that_has_skipped_the_step(lang):
+    for reason, told in ((None, True), (GUARD, False)):
+        [found] = diagnose(treated_nan(reason), lang=lang)
+        assert ("--guard" in " ".join(remedy.text for remedy in found.remedies)) is told
+        assert found.remedies
+
+
+def test_the_loss_in_the_evidence_is_of_the_rank_on_which_it_began():
+    run = treated_nan(None, rank=1)
+    [found] = diagnose(run)
+    assert "loss" not in [entry.name for entry in found.evidence]  # that of rank 1 is not known
+    run.series = lambda column, optimizer, *, rank: np.array({"step": [2, 3], "loss": [1.5, 7.0]}[column])
+    [found] = diagnose(run)
+    assert [entry.value for entry in found.evidence if entry.name == "loss"] == [7.0]

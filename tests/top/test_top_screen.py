@@ -130,6 +130,17 @@ def test_runs_without_steps_or_tables(tmp_path):
     assert next(line for line in lines if line.startswith("tok.weight")).split() == ["tok.weight", "-", "-", "-", "-"]
 
 
+@pytest.mark.parametrize(("lang", "told"), [("en", "gradients were not treated after that"), ("zh", "梯度未经处理")])
+def test_a_part_that_was_switched_off_is_told(tmp_path, lang, told):
+    recorder = recorder_of(tmp_path / "off")
+    recorder.put(frame(0), keep=False)
+    recorder.event({"kind": "error", "part": "transform", "step": 1, "message": "Mine in x.py, line 3, raised"})
+    recorder.close()
+    [line] = [line for line in shown(tmp_path / "off", width=160, lang=lang) if told in line]
+    assert "Mine in x.py, line 3, raised" in line
+    assert "1" in line.split("Mine")[0]
+
+
 def test_both_languages_have_the_same_words():
     assert WORDS["en"].keys() == WORDS["zh"].keys()
 

@@ -86,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["run"]:
         own, program = RunCommand.split(arguments[1:], parsers["run"])
         arguments = ["run", *own]
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:  # argparse itself would show the usage of the whole program
+        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     args.program = program
     if args.command != "run":
         _never_fail_to_print()

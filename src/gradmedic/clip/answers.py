@@ -12,6 +12,7 @@ import torch
 
 from gradmedic.clip.admission import nested
 from gradmedic.clip.base import Decision, Halt, Reason
+from gradmedic.clip.factors import made_sound, unsound
 from gradmedic.clip.operations import Limit, MomentLimit, Scale, UnitScale
 from gradmedic.clip.state import State
 from gradmedic.clip.summary import GradientSummary
@@ -25,14 +26,21 @@ def ask(transform: Any, summary: GradientSummary, state: State) -> tuple[Decisio
     """Return the decision of a transform about one step, and its next state.
 
     Raises:
-        WrongAnswer: the user's own has returned something that is no such pair, or does not fit the tensors. Only
-            shapes and types are looked at: values may lie on a device.
+        WrongAnswer: the user's own has returned something that is no such pair, does not fit the tensors, or would
+            multiply by what is no factor. Values that lie on a device are not read: a factor there that is NaN,
+            infinite or negative counts as 1, and the decision notes how many did.
     """
     answer = transform.update(summary, state)
     if is_users(type(transform), "update"):
         trouble = _trouble(answer, len(summary.spec))
         if trouble is not None:
             raise _wrong(transform, f"returned {trouble}")
+        decision, after = answer
+        for operation in decision.operations:
+            trouble = unsound(operation, summary.on_host)
+            if trouble is not None:
+                raise _wrong(transform, f"returned {trouble}")
+        return made_sound(decision, type(transform).__name__, summary.on_host), after
     decision, after = answer
     return decision, after
 

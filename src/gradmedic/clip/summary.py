@@ -30,6 +30,7 @@ class GradientSummary:
         gradients: a way to measure more; None where there is none.
         spans: which tensors go into totals together with those of other ranks; None where all are here. What is joint
             is then asked of the others, so that all ranks must ask for the same at the same time.
+        on_host: whether values that lie on the CPU may be read; False takes the path of a device.
     """
 
     spec: Spec
@@ -42,6 +43,7 @@ class GradientSummary:
     l1: torch.Tensor | None = None
     gradients: Gradients | None = None
     spans: Spans | None = None
+    on_host: bool = True
     _joined: dict[float, tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gradmedic.diagnosis.local_table import local_table
 from gradmedic.diagnosis.rank_outliers import outlier_events, same_events
 from gradmedic.diagnosis.ranks import ranks_of
+from gradmedic.errors import InputError
 from gradmedic.types import Event
 
 Array = npt.NDArray[Any]
@@ -51,15 +52,41 @@ def rank_events(run: Any) -> list[Event]:
     return apart if local is None else [*apart, *same_events(local), *outlier_events(run, local)]
 
 
-def events_of_first_rank(events: Sequence[Event]) -> list[Event]:
+def first_origins(events: Sequence[Event]) -> list[Event]:
+    """Return the events without those origins that only say how far a value has spread that was lost before.
+
+    Args:
+        events: of a run, of all ranks.
+    """
+    origins = [event for event in events if event.get("kind") == "origin" and isinstance(event.get("step"), int)]
+
+    def follows(event: Event) -> bool:
+        if event.get("kind") != "origin" or event.get("class") not in _HEARSAY or event not in origins:
+            return False
+        earlier = [other for other in origins if other["step"] < event["step"]]
+        same = [other for other in origins if other["step"] == event["step"] and other.get("class") not in _HEARSAY]
+        return bool(earlier or same)
+
+    return [event for event in events if not follows(event)]
+
+
+def events_of_first_rank(events: Sequence[Event], run: Any = None) -> list[Event]:
     """Return what a reader of the first rank's frames is told: its own events, and where others have lost a value.
 
     A NaN on one rank is one on all after the reduction. Where another rank knows what made it, its word comes before
     the first one's, whose own numbers were finite.
+
+    Args:
+        events: of all ranks.
+        run: their record, for the loss of that rank at that step; without it the loss is not told.
     """
     own = [event for event in events if not event.get("rank")]
     known = {
-        event["step"]: {**event, "time": None}
+        event["step"]: {
+            **event,
+            "time": None,
+            "loss": _loss_of(run, event["rank"], event["step"], event.get("optimizer")),
+        }
         for event in reversed(events)
         if event.get("kind") == "origin" and event.get("rank") and event["class"] not in _HEARSAY
     }
@@ -69,6 +96,17 @@ def events_of_first_rank(events: Sequence[Event]) -> list[Event]:
             event = {**event, "class": "backward"}  # nobody brought it
         told.append(event)
     return told
+
+
+def _loss_of(run: Any, rank: int, step: int, optimizer: str | None) -> float | None:
+    if not hasattr(run, "series"):
+        return None
+    try:
+        steps, losses = (run.series(column, optimizer, rank=rank) for column in ("step", "loss"))
+    except (InputError, TypeError):
+        return None
+    found = np.flatnonzero(steps == step)
+    return float(losses[found[-1]]) if len(found) and losses[found[-1]] is not None else None
 
 
 def _trained_together(meta: Any) -> bool:

@@ -78,7 +78,7 @@ def replay_by_process(run: Recorded, make: Callable[[], Engine]) -> list[Engine]
     engines = [make()]
     last: dict[str, int] = {}
     facts: Event | None = None
-    for entry in merged([*events_of_first_rank(run.events), *rank_events(run)], run.frames()):
+    for entry in merged([*events_of_first_rank(run.events, run), *rank_events(run)], run.frames()):
         if not isinstance(entry, Frame):
             facts = entry if entry.get("kind") == "facts" else facts
             engines[-1].on_event(entry)

@@ -159,7 +159,9 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
     remedies = tuple(
         Remedy(entry["text"].format_map(values), resolve(entry.get("action"), params, values))
         for entry in table.get("remedies", ())
-        if (not entry.get("for") or variant in entry["for"]) and (not entry.get("when") or params.get(entry["when"]))
+        if (not entry.get("for") or variant in entry["for"])
+        and (not entry.get("when") or params.get(entry["when"]))
+        and not params.get(entry.get("unless", ""))
     )
     return Words(table["title"], template.format_map(values), remedies)
 

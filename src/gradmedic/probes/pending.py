@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from gradmedic.clip.base import Reason
+from gradmedic.clip.factors import BAD_FACTORS
 from gradmedic.frame import NONE, SEEN, Frame, TensorTable
 from gradmedic.host_copies import Floats, HostCopies
 from gradmedic.probes.gradients import Clip, Reading
@@ -103,7 +104,8 @@ class PendingFrame:
             self.frame.loss = loss if loss is not None else self.frame.loss
             self.frame.loss_scale = scale if scale is not None else self.frame.loss_scale
             extra = {name: number for name, place in logged.items() if (number := parcel.number(place)) is not None}
-            self.frame.logged = {**self.frame.logged, **extra}
+            none_bad = [name for name, number in extra.items() if name.startswith(BAD_FACTORS) and not number]
+            self.frame.logged = {**self.frame.logged, **{n: extra[n] for n in extra if n not in none_bad}}
             if found:
                 self.frame.skipped, self.frame.skip_reason = True, self.skip_reason_if_found_inf
             for place, text in skips:
@@ -178,18 +180,18 @@ class _Table:
                 nans, infs = float(joint[3]), float(joint[4])
             frame.nonfinite = int(nans + infs)
             frame.grad_norm = _of_all(joint, 0, before[self.seen], nans, infs)
-            after = before * self.scale
+            after = _product(before, self.scale)
             for position, value in self.post.items():
                 after[position] = value
-                self.scale[position] = value / before[position] if before[position] > 0 else 1.0
+                self.scale[position] = float(value) / float(before[position]) if before[position] > 0 else 1.0
             poisoned = bool(nans + infs) and bool(self.post or (self.scale != 1).any() or np.isnan(self.scale).any())
             frame.grad_norm_post = float("nan") if poisoned else _of_all(joint, 1, after[self.seen], nans, infs)
             if frame.grad_norm > 0 and np.isfinite(frame.grad_norm):
-                frame.clip_scale = frame.grad_norm_post / frame.grad_norm
+                frame.clip_scale = float(frame.grad_norm_post) / float(frame.grad_norm)
             frame.clipped = self.clipped
             frame.clip_threshold = self.threshold
             if self.treated:
-                kept = _of_all(joint, 2, (before * self.own)[self.seen], 0, 0)
+                kept = _of_all(joint, 2, _product(before, self.own)[self.seen], 0, 0)
                 whole = _of_all(joint, 0, before[self.seen], 0, 0)
                 frame.transform_scale = kept / whole if whole > 0 else 1.0
                 frame.transform_threshold = self.own_threshold
@@ -278,6 +280,15 @@ def _apply_clip(into: _Table, clip: Clip, where: list[int], total: float | None)
     elif clip.clip_value is not None:
         largest, infinite = into.get("max_abs")[where], into.get("inf_count")[where]
         into.clipped |= bool(np.any(largest > clip.clip_value) or np.nansum(infinite) > 0)
+
+
+def _product(norms: Floats, factors: Floats) -> Floats:
+    """Return norms times factors, which may be anything where the script clips by itself: 0 times infinity is NaN."""
+    undefined = ((norms == 0) & np.isinf(factors)) | (np.isinf(norms) & (factors == 0))
+    product = np.full(norms.shape, np.nan)
+    with np.errstate(over="ignore"):  # beyond float64 the product is infinite, as the gradients are
+        np.multiply(norms, factors, out=product, where=~undefined)
+    return product
 
 
 def _of_all(joint: Floats | None, at: int, values: Floats, nans: float, infs: float) -> float:

@@ -70,10 +70,12 @@ def summarise(
     step: int,
     loss: torch.Tensor | None,
     spans: Spans | None = None,
+    *,
+    on_host: bool = True,
 ) -> GradientSummary:
     """Return what a transform may know, from what was measured of the gradients already."""
     summary = _of_readings(spec, readings, access, step, loss)
-    return summary if spans is None else replace(summary, spans=spans)
+    return summary if spans is None and on_host else replace(summary, spans=spans, on_host=on_host)
 
 
 def _of_readings(

@@ -206,7 +206,8 @@ class Treatment:
         self.together.ask(probe, parameters, distribution)
         access = Gradients(patient.spec, parameters, gradients, second_moment_of(optimizer), loss_scale, distribution)
         loss = self.together.loss(self._transform, loss, probe, parameters)
-        summary = summarise(patient.spec, readings, access, probe.step, loss, probe.spans)
+        on_host = self._on_host(patient.spec)
+        summary = summarise(patient.spec, readings, access, probe.step, loss, probe.spans, on_host=on_host)
         decision, after = ask(self._transform, summary, patient.state)
         self.together.compare(decision, probe, parameters, distribution)
         ending = self._late.skip(patient.spec.device)
@@ -224,7 +225,6 @@ class Treatment:
             shared: list[int] = []
             if decision.operations:
                 gradients = writable_gradients(parameters, gradients)
-                on_host = self._on_host(patient.spec)
                 with carrying_out(self._transform):
                     shared = apply_operations(gradients, decision.operations, on_host=on_host, loss_scale=loss_scale)
             # To measure sharded tensors again all ranks have to, and one may have an empty part of what is shared.

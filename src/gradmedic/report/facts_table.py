@@ -12,6 +12,7 @@ from gradmedic.diagnosis.wording import Counted, counted
 from gradmedic.plain_text import abridged
 from gradmedic.report.rank_lines import rank_lines
 from gradmedic.report.run_summary import RunSummary, Series
+from gradmedic.report.switched_off import in_words
 from gradmedic.report.text_words import WORDS
 
 #: So many optimizers and processes get a line of their own.
@@ -20,6 +21,10 @@ SHOWN = 6
 
 #: So many things that could not be read are told.
 PROBLEMS = 2
+
+
+#: So many parts that failed are told.
+TROUBLES = 4
 
 
 #: A largest norm this many times the largest of the medians is told: it stands alone.
@@ -73,14 +78,27 @@ def facts_table(summary: RunSummary, lang: str) -> Table:
     if summary.not_judged:
         parts = [words[entry.reason] for entry in summary.not_judged]
         grid.add_row(words["not_judged"], words["semicolon"].join(parts))
+    for label, value in _failures(summary, lang):
+        grid.add_row(label, value)
+    if summary.overhead is not None:
+        grid.add_row(words["overhead"], _cost(summary, lang))
+    return grid
+
+
+def _failures(summary: RunSummary, lang: str) -> list[tuple[str, str]]:
+    """Return (label, value) of what was switched off while the run was recorded, and of what could not be read."""
+    words = WORDS[lang]
+    found = [
+        ("" if at else words["trouble"], in_words(each, lang)) for at, each in enumerate(summary.troubles[:TROUBLES])
+    ]
+    if len(summary.troubles) > TROUBLES:
+        found.append(("", words["other_series"].format(n=len(summary.troubles) - TROUBLES)))
     if summary.problems:
         shown = [abridged(problem) for problem in summary.problems[:PROBLEMS]]
         rest = len(summary.problems) - len(shown)
         more = [words["other_series"].format(n=rest)] if rest else []
-        grid.add_row(words["damaged"], words["semicolon"].join([*shown, *more]))
-    if summary.overhead is not None:
-        grid.add_row(words["overhead"], _cost(summary, lang))
-    return grid
+        found.append((words["damaged"], words["semicolon"].join([*shown, *more])))
+    return found
 
 
 def _clipping(summary: RunSummary, lang: str) -> str:

@@ -15,6 +15,7 @@ from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 from gradmedic.report.layer_flow import Flow, FlowSum
 from gradmedic.report.run_ending import RunEnding, ending_of
+from gradmedic.report.switched_off import Trouble, troubles_of
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class RunSummary:
         ranks: how far each rank of a job has come; empty for a run of one process.
         noise: the gradient noise scale; None for a run of one process.
         problems: what of the record could not be read.
+        troubles: what went wrong in the recording itself, such as a part that was switched off.
         ending: how the run ended; None where that is not known, as of one that still goes on.
     """
 
@@ -80,6 +82,7 @@ class RunSummary:
     ranks: list[RankState] = field(default_factory=list)
     noise: NoiseScale | None = None
     problems: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
     ending: RunEnding | None = None
 
 
@@ -124,6 +127,7 @@ def summarize(run: Any) -> RunSummary:
     summary.ending = ending_of(run, summary.ranks)
     summary.noise = noise_scale_of(run) if len(summary.ranks) > 1 else None
     summary.problems = list(getattr(run, "problems", ()))
+    summary.troubles = troubles_of(getattr(run, "events", ()))
     summary.not_judged = coverage.not_judged(facts)
     if began is not None and ended is not None:
         summary.seconds = max(0.0, ended - began)

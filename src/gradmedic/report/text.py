@@ -26,6 +26,7 @@ from gradmedic.report.paragraph import Paragraph
 from gradmedic.report.probe_line import probe_line
 from gradmedic.report.run_ending import ending_of, ending_sentence, ending_text
 from gradmedic.report.run_summary import RunSummary, gradients_json, noise_json, summarize
+from gradmedic.report.switched_off import in_words, troubles_of
 from gradmedic.report.text_words import WORDS
 
 __all__ = ["explain", "render_checkup", "render_findings"]
@@ -101,14 +102,21 @@ def render_findings(findings: Sequence[Finding], format: str = "text", run: Any 
             "gradients": [gradients_json(series) for series in (summary.series if summary else ())],
             "ranks": [state.to_json() for state in (summary.ranks if summary else ())],
             "noise_scale": noise_json(summary.noise) if summary else None,
-            "problems": summary.problems if summary else [],
+            "problems": [*summary.problems, *(in_words(each, lang) for each in summary.troubles)] if summary else [],
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=2)
-    ended = "" if run is None else ending_sentence(ending_of(run, rank_states(run)), lang)
+    remarks = [] if run is None else _remarks(run, lang)
     if format == "markdown":
-        return "\n".join(_markdown(listed, ended, lang))
-    paragraphs = [_paragraphs(finding, lang) for finding in listed]
-    return "\n\n".join([*paragraphs, ended] if ended else paragraphs)
+        return "\n".join(_markdown(listed, remarks, lang))
+    return "\n\n".join([*(_paragraphs(finding, lang) for finding in listed), *remarks])
+
+
+def _remarks(run: Any, lang: str) -> list[str]:
+    """Return what is to be said beside the findings: what cut the run short, and what was switched off."""
+    troubles = [in_words(trouble, lang) for trouble in troubles_of(getattr(run, "events", ()))]
+    ended = ending_sentence(ending_of(run, rank_states(run)), lang)
+    said = [WORDS[lang]["sentence"].format(clause=trouble) for trouble in troubles]
+    return [ended, *said] if ended else said
 
 
 def _fitting(
@@ -168,7 +176,9 @@ def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Tex
     if ending:
         until = words[f"{key}_until"].format(n=counted(len(findings)), ending=ending)
         return Text(prefix + until, style="bold yellow")
-    return Text(prefix + words[key].format(n=counted(len(findings)), steps=steps), style="bold green")
+    whole = not any(trouble.off for trouble in summary.troubles)
+    told = words[key if whole else f"{key}_but"].format(n=counted(len(findings)), steps=steps)
+    return Text(prefix + told, style="bold green" if whole else "bold yellow")
 
 
 def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> Iterator[RenderableType]:
@@ -220,12 +230,12 @@ def _paragraphs(finding: Finding, lang: str) -> str:
     return "\n".join([str(finding), *(f"  {_follows(entry, lang)}" for entry in finding.folded)])
 
 
-def _markdown(findings: Sequence[Finding], ended: str, lang: str) -> Iterator[str]:
+def _markdown(findings: Sequence[Finding], remarks: Sequence[str], lang: str) -> Iterator[str]:
     words = WORDS[lang]
     yield f"# {words['findings']}"
-    if ended:
+    for remark in remarks:
         yield ""
-        yield ended
+        yield remark
     for finding in findings:
         severity = wording.messages(lang)["severity"][finding.severity]
         step = words["step"].format(step=finding.step)

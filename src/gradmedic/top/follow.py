@@ -14,6 +14,7 @@ from gradmedic.errors import InputError
 from gradmedic.record.narrowed import open_light
 from gradmedic.record.run import Run
 from gradmedic.record.store import FolderStore
+from gradmedic.report.switched_off import Trouble, troubles_of
 from gradmedic.report.views.order import TensorRow, tensor_rows
 from gradmedic.report.views.scalars import Scalars, scalars_of
 from gradmedic.report.views.source import Source
@@ -48,6 +49,7 @@ class Snapshot:
         layers: the tensors.
         findings: folded, most likely root cause first.
         problems: what could not be read.
+        troubles: what went wrong in the recording itself, such as a part that was switched off.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Snapshot:
     layers: Layers = field(default_factory=Layers)
     findings: list[Finding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
 
 
 class Follower:
@@ -201,6 +204,7 @@ class Follower:
         self._source = Source(self._run)
         self.snapshot.scalars = scalars_of(self._source)
         self.snapshot.problems = self._run.problems
+        self.snapshot.troubles = troubles_of(self._source.events)
         events = len(self._source.events)
         if events != self._events:
             self._events = events

@@ -9,6 +9,7 @@ from rich.text import Text
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.finding import Finding
 from gradmedic.plain_text import plain
+from gradmedic.report.switched_off import in_words
 from gradmedic.report.views.scalars import Scalars
 from gradmedic.top.curves import curve_lines
 from gradmedic.top.figures import number, seconds, share
@@ -23,6 +24,8 @@ _STATES = {"running": "green", "silent": "yellow", "killed": "bold red", "gone":
 #: Lines that tensors get at least; everything above makes room for them.
 _LEAST_ROWS = 6
 _RECENT = 32
+#: So many parts that failed are told.
+_TROUBLES = 2
 
 
 def screen_lines(snapshot: Snapshot, view: View, width: int, height: int, glyphs: Glyphs, lang: str) -> list[Text]:
@@ -145,12 +148,14 @@ def _findings(snapshot: Snapshot, room: int, lang: str) -> list[Text]:
         Text(words["problem"].format(problem=plain(problem)), style="yellow", no_wrap=True)
         for problem in snapshot.problems[:1]
     ]
+    told = [in_words(trouble, lang) for trouble in snapshot.troubles]
+    lines += [Text(sentence, style="yellow", no_wrap=True) for sentence in told[:_TROUBLES]]
     found = snapshot.findings
     if not found:
         if not snapshot.scalars:
             return lines
         key = "none" if snapshot.state in ("ended", "killed") else "none_yet"
-        return [*lines, Text(words[key], style="green")]
+        return [*lines, Text(words[key], style="yellow" if told else "green")]
     shown = found if len(found) <= room - len(lines) else found[: max(1, room - len(lines) - 1)]
     lines += [_finding(finding, lang) for finding in shown]
     rest = found[len(shown) :]

@@ -37,3 +37,18 @@ def test_more_skips_than_there_is_room():
     assert len(found) == 20
     assert (found[0]["step"], found[-1]["step"]) == (0, 299)
     assert counts == {"skip": 300}
+
+
+def test_only_the_first_origin_is_one_and_what_follows_from_it_is_none():
+    def origin(step, kind, **more):
+        return {"kind": "origin", "step": step, "class": kind, "where": ["x"], **more}
+
+    frames = [frame(at) for at in range(60)]
+    spread = [origin(41, "elsewhere"), origin(41, "data", rank=1), origin(42, "parameter")]
+    found, counts = marks(frames, spread)
+    assert [mark["step"] for mark in found if mark["kind"] == "origin"] == [41]
+    assert counts["origin"] == 1
+    found, _ = marks(frames, [origin(41, "elsewhere")])
+    assert [mark["step"] for mark in found] == [41]
+    found, _ = marks(frames, [origin(7, "data"), origin(50, "forward")])
+    assert [mark["step"] for mark in found] == [7, 50]

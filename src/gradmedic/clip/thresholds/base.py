@@ -81,10 +81,17 @@ class Scheduled(Stateless):
 def limit_of(threshold: Any, signal: torch.Tensor, state: State, summary: GradientSummary) -> torch.Tensor:
     """Return what a threshold says; WrongAnswer where one of the user's own says what fits no signal."""
     limit: torch.Tensor = threshold.value(signal, state, summary)
-    if is_users(type(threshold), "value") and getattr(limit, "shape", None) not in ((), signal.shape):
+    if not is_users(type(threshold), "value"):
+        return limit
+    if getattr(limit, "shape", None) not in ((), signal.shape):
         shape = getattr(limit, "shape", None)
         came = f"a {type(limit).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
         what = f"returned {came}; expected a tensor of shape {tuple(signal.shape)}, as its signal"
+        raise WrongAnswer(threshold.value, threshold, what)
+    if not (summary.on_host and limit.device.type == "cpu"):
+        return torch.where(limit > 0, limit, torch.inf)  # a negative one would turn gradients round
+    if bool((bad := ~(limit > 0)).any()):
+        what = f"returned {float(limit[bad].reshape(-1)[0]):g} as a threshold of step {summary.step}; expected > 0"
         raise WrongAnswer(threshold.value, threshold, what)
     return limit
 

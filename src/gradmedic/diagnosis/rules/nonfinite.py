@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.guarded import guarded
 from gradmedic.diagnosis.history import is_nonfinite
 from gradmedic.diagnosis.suppression import DOMAIN_OPERATIONS
 from gradmedic.diagnosis.view import View
@@ -72,7 +73,7 @@ class NonFinite:
         where = tuple(str(name) for name in origin.get("where", ())) or self._tensors(view)
         severity: Severity = "error" if view.frame.skipped else "critical"
         rows = tuple(str(row) for row in origin.get("rows", ()))
-        loss = view.frame.loss
+        loss = _loss(view, origin)
         clean = _spread_by_clip(view.frame)
         return Draft(
             severity=severity,
@@ -91,6 +92,7 @@ class NonFinite:
                 "sudden": "@sudden" if _is_sudden(view, str(origin.get("op") or "")) else "",
                 "spread": "@spread_by_clip" if clean else "",
                 "clean": clean,
+                "guarded": guarded(view.frame),
                 "loss": loss,
                 "loss_is": "@loss_nonfinite" if loss is not None and not math.isfinite(loss) else "@loss_finite",
             },
@@ -122,12 +124,21 @@ class NonFinite:
         inf = origin.get("inf_count", _total(table.column("inf_count")))
         yield Evidence("NaN elements", int(nan), 0, "elements")
         yield Evidence("infinite elements", int(inf), 0, "elements")
-        if view.frame.loss is not None:
-            yield Evidence("loss", view.frame.loss)
+        loss = _loss(view, origin)
+        if loss is not None:
+            yield Evidence("loss", loss)
         if origin.get("shape"):
             yield Evidence(
                 "shape", " x ".join(str(size) for size in origin["shape"]), None, str(origin.get("dtype", ""))
             )
+
+
+def _loss(view: View, origin: Mapping[str, Any]) -> float | None:
+    """Return the loss of the step on the rank where it began, None where that is not known."""
+    if origin.get("rank") is None:
+        return view.frame.loss
+    loss: float | None = origin.get("loss")
+    return loss
 
 
 def _spread_by_clip(frame: Frame) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.guarded import guarded
 from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
@@ -147,6 +148,7 @@ class OutlierBatch:
                 Evidence("loss, of one step", view.frame.loss, usual_loss),
             ),
             params={
+                "guarded": guarded(view.frame),
                 "odd": odd.what,
                 "odd_value": odd.value,
                 "odd_usual": odd.usual,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmedic.diagnosis.rank_events import first_origins
 from gradmedic.report.views.scalars import Scalars
 
 MOST_MARKS = 2000
@@ -33,7 +34,7 @@ def marks_of(
     for each in scalars.values():
         for at in np.flatnonzero(each.skipped).tolist():
             groups["skip"].append(_mark(each.steps[at], each.optimizer, "skip", each.reasons.get(at, "")))
-    for event in events:
+    for event in first_origins(events):
         kind = str(event.get("kind", ""))
         if kind in _EVENTS and isinstance(event.get("step"), int):
             text = event.get(_EVENTS[kind]) or event.get("message") or event.get("reason") or ""
