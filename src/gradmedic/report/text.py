@@ -168,7 +168,10 @@ def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Tex
     if ending:
         until = words[f"{key}_until"].format(n=counted(len(findings)), ending=ending)
         return Text(prefix + until, style="bold yellow")
-    return Text(prefix + words[key].format(n=counted(len(findings)), steps=steps), style="bold green")
+    alone = any(entry.reason == "no_other_ranks" for entry in summary.not_judged)
+    seen = next((state.rank for state in summary.ranks if state.steps), 0)
+    verdict = words[f"{key}_alone" if alone else key].format(n=counted(len(findings)), steps=steps, rank=seen)
+    return Text(prefix + verdict, style="bold yellow" if alone else "bold green")
 
 
 def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> Iterator[RenderableType]:

@@ -69,6 +69,7 @@ def tables_part(source: Source, findings: Sequence[Finding], columns: int) -> Pa
         "run": sizes(source, rows),
         "scalars": {name: _direction_curve(held) for name, held in zip(owners, grids, strict=True) if name is not None},
         "not_judged": not_judged(source),
+        "alone": one_of_several(source.run),
         "tensors": _tensor_entries(rows, trouble, places),
         "layers": [_layer_entry(layer) for layer in layers],
         "grids": grid_entries(source, grids, rows, layers, columns),
