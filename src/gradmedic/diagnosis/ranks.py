@@ -64,7 +64,7 @@ def rank_states(run: Any) -> list[RankState]:
     meta = getattr(run, "meta", {})
     world = meta.get("world") if meta.get("distributed") else None
     expected = range(min(world, _MOST)) if isinstance(world, int) else ()
-    if len(present) < 2 and len(expected) < 2:
+    if (len(present) < 2 and len(expected) < 2) or not hasattr(run, "steps"):
         return []
     ends = {int(event.get("rank", 0)): event for event in run.events if event.get("kind") == "end"}
     table = run.steps

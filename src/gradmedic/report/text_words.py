@@ -45,7 +45,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "no_tables": "single layers, since no tensor table was recorded",
         "no_loss": "harm to the loss, since no backward call was seen and none was logged",
         "no_modules": "activations, attention and predictions, since no module probe was recorded",
-        "no_other_ranks": "how the ranks differ, since only one of them has a record to compare (leave out --no-record)",
+        "no_other_ranks": "how the ranks differ, since only one has a record (leave out --no-record)",
         "no_loss_calls": "how the loss is called, since no known loss was seen in the graph",
         "left_out": "; without {n:skipped step|skipped steps}",
         "nonfinite_norms": "; NaN or infinite in {n:step|steps}",

@@ -33,7 +33,7 @@ class MissingZeroGrad:
         self._last: dict[str, Draft] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look at every frame that carries stale gradients; at the end say for how long the first row of them went on."""
+        """Look at every frame that carries stale gradients; at the end say how long the first row was."""
         name, least = view.frame.optimizer, self.thresholds.steps
         if view.final:
             if name in self._last:

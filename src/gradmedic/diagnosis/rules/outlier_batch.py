@@ -123,9 +123,9 @@ class OutlierBatch:
         first = next(iter(known.values()))
         if step in known or loss is None or len(like) >= self.thresholds.baseline:
             return
-        if loss > self.thresholds.alike * float(first.params["loss"]) > 0 and first.variant == "":
-            if min(self._height(view, "loss"), self._height(view, "grad_norm")) > self.thresholds.z:
-                like.append(step)
+        as_high = first.variant == "" and loss > self.thresholds.alike * float(first.params["loss"]) > 0
+        if as_high and min(self._height(view, "loss"), self._height(view, "grad_norm")) > self.thresholds.z:
+            like.append(step)
 
     def _height(self, view: View, column: str, *, below: bool = False) -> float:
         """Return how many robust deviations the present value lies above (or below) those before it; NaN: unknown."""

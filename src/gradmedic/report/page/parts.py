@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmedic.diagnosis import Finding
+from gradmedic.diagnosis.ranks import one_of_several
 from gradmedic.report.page.about import MOST_LOGGED, about, sizes
 from gradmedic.report.page.boxes import box_entries
 from gradmedic.report.page.curves import MOST_POINTS, kept_points
