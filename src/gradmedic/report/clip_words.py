@@ -81,8 +81,8 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "fixed": "The level hardly changes, so a fixed threshold fits: the {level}th percentile clips {share} of the "
         "healthy steps.",
         "short": "The basis is short: {n:healthy step|healthy steps}, where {enough} are wanted, so that five of them "
-        "lie above the 95th percentile. Whether the level of the norm changes cannot be told yet. Record a longer run, or "
-        "take a method that follows the norm, such as zclip().",
+        "lie above the 95th percentile. Whether the level of the norm changes cannot be told yet. Record a longer "
+        "run, or take a method that follows the norm, such as zclip().",
         "fixed_short": "Until then the threshold is a first guess: the {level}th percentile clips {share} of "
         "these steps.",
         "following": "A threshold that follows the norm fits better than a fixed one: it clips {share} of the "
