@@ -392,3 +392,29 @@ def test_numbers_beyond_single_precision_are_numbers(shared):
         }"""
     )
     assert found == [1e308, -1e308, 1e308, "1.00e308"]
+
+
+def test_the_tool_bar_hides_no_legend_until_it_is_asked_for(shared):
+    page = shared("healthy", width=1280)
+    shown = "getComputedStyle(document.querySelector('#figure-norm .modebar')).opacity"
+    page.page.mouse.move(1, 1)
+    assert page.page.evaluate(shown) == "0"
+    page.page.locator("#figure-norm").hover()
+    assert page.page.evaluate(shown) == "1"
+
+
+def test_a_logarithmic_axis_has_two_ticks_at_least(shared):
+    page = shared("healthy")
+    counts = page.page.evaluate("""(() => {
+        const node = document.createElement("div"), counts = [];
+        node.id = "figure-ticks"; node.className = "figure"; document.body.append(node);
+        for (const [low, high] of [[0.02, 60], [0.013, 70], [0.3, 3.5], [0.5, 40], [1e-5, 0.9], [0.011, 99]]) {
+          node.style.height = "160px";
+          const traces = [{ x: [0, 1], y: [low, high], type: "scatter" }];
+          gradmedic.chart(node, traces, { yaxis: gradmedic.logAxis("") }, "ticks", String(low));
+          counts.push(node.querySelectorAll(".ytick text").length);
+        }
+        node.remove();
+        return counts;
+    })()""")
+    assert min(counts) >= 2

@@ -11,6 +11,7 @@ from clip_runs import Norms, facts, finding, frame, noise, run_of
 
 import gradmedic as gm
 from gradmedic.clip.advice import advise
+from gradmedic.report.clip_text import render_clip_advice
 from gradmedic.report.clip_words import SENTENCES
 
 
@@ -220,3 +221,14 @@ def test_a_trained_run_advises_itself(tmp_path, chunk):
     assert {layer.name for layer in on_disk["main"].layers} == {"0", "1"}
     # What is recommended can be used as it is.
     gm.Clipper(model, on_disk["main"].recommended.transform)
+
+
+@pytest.mark.parametrize(("count", "short"), [(40, True), (160, False)])
+def test_a_short_basis_is_called_short(count, short):
+    advice = only(run_of([1.0 + 0.01 * (at % 7) for at in range(count)]))
+    said = keys(advice)
+    assert ("short" in said, "fixed_short" in said, "fixed" in said) == (short, short, not short)
+    for lang in ("en", "zh"):
+        text = render_clip_advice(advise(run_of([1.0 + 0.01 * (at % 7) for at in range(count)])), lang=lang)
+        assert ("zclip()" in text.partition("recommended" if lang == "en" else "建议")[2]) or not short
+        assert "{" not in text

@@ -150,7 +150,7 @@ def test_what_was_said_early_is_worded_anew_at_the_end():
     engine = Engine(rules=["GM307"], strict=True)
     run = run_of(lambda _step: [time_row(1e9)], FALLING)
     replay(FakeRun(run.recorded[:5], []), engine)
-    assert "too early to judge" in engine.findings()[0].message
+    assert "was too short to judge" in engine.findings()[0].message
     assert "falls all the same" in judge(run, "GM307")[0].message
 
 

@@ -69,6 +69,7 @@ def test_losses_far_below_all_others_startle_and_a_fast_fall_does_not():
     level = [2.0 + 0.1 * (i % 5) for i in range(40)]
     assert noticed([*level, 0.2, *level]) == [40]
     assert noticed([*level, 1.8, *level]) == []
+    assert noticed([*level, 1e8, *level[:5], 1.1e8, 1.2e8, 1e8, *level]) == [40, 46, 47, 48]
     assert noticed([5.0 * 0.9**i for i in range(60)]) == []
 
 

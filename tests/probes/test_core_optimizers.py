@@ -319,3 +319,15 @@ def test_an_optimizer_of_another_model_is_none_of_ours():
             assert monitor.latest.loss == pytest.approx(loss.item(), rel=1e-6)
         assert [frame.step for frame in frames(monitor)] == [0, 1, 2]
         assert len(monitor.run.optimizers) == 1
+
+
+def test_layers_of_one_shape_that_were_replaced_are_named_once_each():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model[0], model[2] = nn.Linear(4, 4), nn.Linear(4, 4)
+    with gm.watch(model, optimizer) as monitor:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    [found] = [each for each in monitor.diagnose() if each.code == "GM105"]
+    assert found.where == ("0.weight", "0.bias", "2.weight", "2.bias")

@@ -14,6 +14,7 @@ from rich.console import Console
 from top_runs import finding, frame, recorder_of, write_run
 
 from gradmedic.cli.top import TopCommand
+from gradmedic.diagnosis import Finding
 from gradmedic.errors import InputError
 from gradmedic.top.app import show_once
 from gradmedic.top.follow import Follower, Snapshot
@@ -190,3 +191,14 @@ def test_what_is_beside_the_run_is_told_and_fits(lang, told):
     assert told in text
     assert {"en": "rank 0: 12, rank 1: 20", "zh": "rank 0：12, rank 1：20"}[lang] in text
     assert "\x1b" not in text
+
+
+def test_a_long_reason_is_cut_only_where_there_is_no_room_and_the_rank_of_a_finding_is_named():
+    reason = "exception: TrainingHalted: grad_norm above 100"
+    found = Finding("GM201", "nan", "critical", 0.9, 3, params={"rank": 3})
+    snapshot = Snapshot(path=Path("runs/a"), name="a", state="ended", reason=reason, findings=[found])
+    wide = [line.plain for line in screen_lines(snapshot, View(), 120, 24, UNICODE, "en")]
+    assert reason in wide[0]
+    assert any("rank 3" in line for line in wide)
+    narrow = screen_lines(snapshot, View(), 40, 24, UNICODE, "en")
+    assert reason not in narrow[0].plain

@@ -36,6 +36,8 @@ MODULE_RULES = (
 LOSS_CALL_RULES = ("GM501", "GM502", "GM503")
 #: Symptoms: without a loss, nothing but NaN tells that a run suffers.
 LOSS_RULES = ("GM301", "GM302", "GM401", "GM402", "GM403", "GM407", "GM411", "GM505")
+#: Rules that hold the records of several ranks against each other.
+RANK_RULES = ("GM110", "GM516", "GM517")
 #: Rules that rest on tensor tables.
 TABLE_RULES = ("GM101", "GM106", "GM205", "GM301", "GM302", "GM401", "GM402", "GM409")
 
@@ -45,7 +47,8 @@ class NotJudged:
     """Rules that said nothing because they saw nothing.
 
     Attributes:
-        reason: "no_steps", "no_modules", "no_loss_calls", "no_loss", "no_tables" or "not_visible".
+        reason: "no_steps", "no_modules", "no_loss_calls", "no_loss", "no_tables", "not_visible" or
+            "no_other_ranks".
         codes: of these rules.
     """
 
@@ -82,11 +85,18 @@ class Coverage:
         self.modules += len(frame.modules) > 0
         self.graphs += any(row.get("what") == "loss" for row in frame.modules)
 
-    def not_judged(self, facts: Facts | None) -> list[NotJudged]:
-        """Return what could not be judged, the most sweeping first; empty when everything could."""
+    def not_judged(self, facts: Facts | None, *, alone: bool = False) -> list[NotJudged]:
+        """Return what could not be judged, the most sweeping first; empty when everything could.
+
+        Args:
+            facts: the last ones of the run.
+            alone: whether this is one of several ranks, and the others have left no record; see `one_of_several`.
+        """
         if not self.steps:
             return [NotJudged("no_steps", ())]
         found: list[NotJudged] = []
+        if alone:
+            found.append(NotJudged("no_other_ranks", RANK_RULES))
         if facts is not None and facts.engine:
             found.append(NotJudged("not_visible", TABLE_RULES))
         elif not self.tables:

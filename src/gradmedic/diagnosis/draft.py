@@ -44,7 +44,8 @@ class Rule(Protocol):
     """One rule: evaluated once per frame, and once more at the end of the run with `view.final` set.
 
     A rule object belongs to one engine and may keep state between calls. It may also define
-    `holds(finding, view) -> bool`: a finding for which it says False is withdrawn.
+    `holds(finding, view) -> bool`: a finding for which it says False is withdrawn; and `lasting = True`: what it says
+    at the end of the run, of the same place and in the same variant, brings counts and evidence up to date.
     """
 
     code: str

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradmedic.diagnosis import wording
 from gradmedic.diagnosis.draft import Draft, Rule
 from gradmedic.diagnosis.finding import Finding, rank_of
-from gradmedic.diagnosis.harm import CALM, WORSE, quotes
+from gradmedic.diagnosis.harm import CALM, WORSE, at_the_end, quotes
 from gradmedic.diagnosis.history import History
 from gradmedic.diagnosis.layout import Layout, layout_of
 from gradmedic.diagnosis.limits import Limits, checked_limits
@@ -118,15 +118,15 @@ class Engine:
     def _say_how_it_ended(self, view: View) -> None:
         """Word findings anew that were made before it was known how the run goes on.
 
-        In a run that came to no harm these are all that were made before the loss could tell anything; in one that
+        These are all that were made before the loss could tell anything, or before it told of harm; and in a run that
         became NaN those that quote a loss which was finite still.
         """
         for key, finding in self._found.items():
             said = finding.params.get("harm")
             if finding.optimizer not in ("", view.frame.optimizer):
                 continue
-            if not view.harm and said in CALM:
-                now = {**quotes(view.loss, view.harm), "harm": view.harm.phrase}
+            if said in CALM:
+                now = {**quotes(view.loss, view.harm), "harm": at_the_end(view.harm, note=finding.severity == "info")}
             elif view.harm.reason == "nonfinite" and said in WORSE:
                 now = {"harm": WORSE[said], "harm_step": view.harm.step}
             else:
@@ -171,9 +171,19 @@ class Engine:
         key = (rule.code, optimizer, draft.key)
         old = self._found.get(key)
         if old is not None and rank_of(old.severity) >= rank_of(draft.severity):
+            if view.final and getattr(rule, "lasting", False):
+                self._bring_up_to_date(key, draft)
             return None
         finding = self._found[key] = _worded(rule, draft, view, optimizer, self.lang)
         return finding
+
+    def _bring_up_to_date(self, key: _Key, draft: Draft) -> None:
+        """Let a finding say how often, or how long, it was so in the whole run; what it is and since when stays."""
+        old = self._found[key]
+        if old.variant == draft.variant and old.where == draft.where:
+            params = {**old.params, **draft.params, "step": old.step}
+            now = replace(old, params=params, evidence=draft.evidence)
+            self._found[key] = in_language(now, self.lang)
 
     def _withdraw(self, rule: Rule, view: View) -> None:
         holds = getattr(rule, "holds", None)

@@ -62,6 +62,18 @@ def assess(loss: LossSummary, *, nonfinite_step: int | None, several: bool) -> H
     return Harm(mood="early" if loss.falling is None else ("falling" if loss.falling else "none"))
 
 
+def at_the_end(harm: Harm, *, note: bool) -> str:
+    """Return the phrase of a run that has ended, for a finding that was made before it showed harm.
+
+    Args:
+        harm: as the whole run shows it.
+        note: whether the finding is a note only, which no later harm has made more of.
+    """
+    if harm and note:
+        return "@harm_later"
+    return harm.phrase if harm or harm.mood != "early" else "@harm_short"
+
+
 def quotes(loss: LossSummary, harm: Harm) -> dict[str, Any]:
     """Return the numbers that phrases of harm quote, each with the steps that it is of.
 

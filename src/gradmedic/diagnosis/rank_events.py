@@ -70,15 +70,16 @@ def first_origins(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if not follows(event)]
 
 
-def events_of_first_rank(events: Sequence[Event], run: Any = None) -> list[Event]:
+def events_of_first_rank(events: Sequence[Event], run: Any = None, *, alone: bool = False) -> list[Event]:
     """Return what a reader of the first rank's frames is told: its own events, and where others have lost a value.
 
     A NaN on one rank is one on all after the reduction. Where another rank knows what made it, its word comes before
     the first one's, whose own numbers were finite.
 
     Args:
-        events: of all ranks.
+        events: of all ranks that have a record.
         run: their record, for the loss of that rank at that step; without it the loss is not told.
+        alone: whether others have none, so that what came with the reduction may be theirs.
     """
     own = [event for event in events if not event.get("rank")]
     known = {
@@ -92,7 +93,7 @@ def events_of_first_rank(events: Sequence[Event], run: Any = None) -> list[Event
     }
     told: list[Event] = list(known.values())
     for event in own:
-        if event.get("kind") == "origin" and event["class"] == "elsewhere":
+        if event.get("kind") == "origin" and event["class"] == "elsewhere" and not alone:
             event = {**event, "class": "backward"}  # nobody brought it
         told.append(event)
     return told

@@ -47,6 +47,13 @@ def ranks_of(run: Any) -> list[int]:
     return found
 
 
+def one_of_several(run: Any) -> bool:
+    """Whether a job of several ranks is seen through the record of one of them alone, as it is without a record."""
+    meta = getattr(run, "meta", {})
+    world = meta.get("world")
+    return bool(meta.get("distributed")) and isinstance(world, int) and world > 1 and len(ranks_of(run)) < 2
+
+
 def rank_states(run: Any) -> list[RankState]:
     """Return the state of every rank of a job, those without a record included; empty for a run of one process.
 
@@ -57,7 +64,7 @@ def rank_states(run: Any) -> list[RankState]:
     meta = getattr(run, "meta", {})
     world = meta.get("world") if meta.get("distributed") else None
     expected = range(min(world, _MOST)) if isinstance(world, int) else ()
-    if len(present) < 2 and len(expected) < 2:
+    if (len(present) < 2 and len(expected) < 2) or not hasattr(run, "steps"):
         return []
     ends = {int(event.get("rank", 0)): event for event in run.events if event.get("kind") == "end"}
     table = run.steps

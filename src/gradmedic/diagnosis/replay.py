@@ -14,6 +14,7 @@ from gradmedic.diagnosis.given_rules import RulesForEach
 from gradmedic.diagnosis.limits import Limits, recorded_limits
 from gradmedic.diagnosis.rank_events import events_of_first_rank, rank_events
 from gradmedic.diagnosis.ranking import ranked
+from gradmedic.diagnosis.ranks import one_of_several
 from gradmedic.frame import Frame
 from gradmedic.types import Event
 
@@ -78,7 +79,8 @@ def replay_by_process(run: Recorded, make: Callable[[], Engine]) -> list[Engine]
     engines = [make()]
     last: dict[str, int] = {}
     facts: Event | None = None
-    for entry in merged([*events_of_first_rank(run.events, run), *rank_events(run)], run.frames()):
+    events = [*events_of_first_rank(run.events, run, alone=one_of_several(run)), *rank_events(run)]
+    for entry in merged(events, run.frames()):
         if not isinstance(entry, Frame):
             facts = entry if entry.get("kind") == "facts" else facts
             engines[-1].on_event(entry)

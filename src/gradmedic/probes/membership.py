@@ -41,17 +41,24 @@ def describe_optimizer(
         "numel": sum(parameter.numel() for parameter in held if not is_lazy(parameter)),
         "tensors": len(held),
     }
-    twins = {
-        tuple(parameter.shape): entry.name
-        for entry in roster.parameters
-        if (parameter := entry.reference()) is not None and not is_lazy(parameter) and id(parameter) not in owners
-    }
+    twins: dict[tuple[int, ...], list[str]] = {}
+    for entry in roster.parameters:
+        parameter = entry.reference()
+        if parameter is not None and not is_lazy(parameter) and id(parameter) not in owners:
+            twins.setdefault(tuple(parameter.shape), []).append(entry.name)
     entries = [
-        {"optimizer": name, "name": f"{name}[{position}]", "shape": list(shape), "twin": twins.get(shape)}
+        {"optimizer": name, "name": f"{name}[{position}]", "shape": list(shape), "twin": _next_of(twins.get(shape))}
         for position, shape in foreign
     ]
     # Where models are being found, a tensor of no module may well be meant so, unless a module has one in its place.
     return [entry for entry in entries if entry["twin"] is not None or not roster.discovering]
+
+
+def _next_of(names: list[str] | None) -> str | None:
+    """Return the first name, and take it away while there are others: layers of one shape are told apart by order."""
+    if not names:
+        return None
+    return names.pop(0) if len(names) > 1 else names[0]
 
 
 def _is_foreign(roster: Roster, parameter: torch.Tensor) -> bool:

@@ -49,11 +49,21 @@ class Startle:
             startling, self._broken = not self._broken, True
         else:
             startling = self._stands_out(value)
-            self._recent.append(value)
+            self._recent.append(self._bounded(value))
         if not startling or self._looks >= MAX_LOOKS:
             return False
         self._looks += 1
         return True
+
+    def _bounded(self, value: float) -> float:
+        """Return the value as it is remembered: what leaps up doubles the range at most.
+
+        One bad batch must not hide the next ones behind it; a loss that stays up is the usual one after a few steps.
+        """
+        if len(self._recent) < LEAST:
+            return value
+        low, high = min(self._recent), max(self._recent)
+        return min(value, high + max(high - low, abs(high)))
 
     def _stands_out(self, value: float) -> bool:
         if len(self._recent) < LEAST:

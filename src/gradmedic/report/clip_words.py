@@ -80,6 +80,11 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "the rest alone.",
         "fixed": "The level hardly changes, so a fixed threshold fits: the {level}th percentile clips {share} of the "
         "healthy steps.",
+        "short": "The basis is short: {n:healthy step|healthy steps}, where {enough} are wanted, so that five of them "
+        "lie above the 95th percentile. Whether the level of the norm changes cannot be told yet. Record a longer "
+        "run, or take a method that follows the norm, such as zclip().",
+        "fixed_short": "Until then the threshold is a first guess: the {level}th percentile clips {share} of "
+        "these steps.",
         "following": "A threshold that follows the norm fits better than a fixed one: it clips {share} of the "
         "healthy steps.",
         "drift": "The level of the norm changes by a factor of {factor} in the course of the run.",
@@ -141,6 +146,9 @@ SENTENCES: Mapping[str, Mapping[str, str]] = {
         "percentiles": "{n} 个健康步的裁剪前范数：中位数 {p50}，75 分位 {p75}，95 分位 {p95}，最高 {max}。阈值取在 "
         "75 到 95 分位之间，只裁剪不寻常的步，其余不动。",
         "fixed": "范数水平基本不变，固定阈值即可：{level} 分位会裁剪 {share} 的健康步。",
+        "short": "依据不足：只有 {n} 个健康步，应有 {enough} 个，使其中 5 步高于 95 分位。尚不能判断范数水平是否变化。"
+        "请记录更长的运行，或采用跟随范数的方法，例如 zclip()。",
+        "fixed_short": "在此之前，该阈值只是初步估计：{level} 分位会裁剪其中 {share} 的步。",
         "following": "跟随范数的阈值比固定阈值更合适：它会裁剪 {share} 的健康步。",
         "drift": "训练过程中范数水平变化了 {factor} 倍。",
         "rate_unknown": "学习率未知，因此无法判断范数是否依赖学习率。",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradmedic.diagnosis.coverage import Coverage, NotJudged
 from gradmedic.diagnosis.noise_scale import NoiseScale, noise_scale_of
-from gradmedic.diagnosis.ranks import RankState, rank_states
+from gradmedic.diagnosis.ranks import RankState, one_of_several, rank_states
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
 from gradmedic.report.layer_flow import Flow, FlowSum
@@ -128,7 +128,7 @@ def summarize(run: Any) -> RunSummary:
     summary.noise = noise_scale_of(run) if len(summary.ranks) > 1 else None
     summary.problems = list(getattr(run, "problems", ()))
     summary.troubles = troubles_of(getattr(run, "events", ()))
-    summary.not_judged = coverage.not_judged(facts)
+    summary.not_judged = coverage.not_judged(facts, alone=one_of_several(run))
     if began is not None and ended is not None:
         summary.seconds = max(0.0, ended - began)
         summary.overhead = spent / waited if waited > 0 else None

@@ -176,9 +176,12 @@ def _verdict(summary: RunSummary, findings: Sequence[Finding], lang: str) -> Tex
     if ending:
         until = words[f"{key}_until"].format(n=counted(len(findings)), ending=ending)
         return Text(prefix + until, style="bold yellow")
+    alone = any(entry.reason == "no_other_ranks" for entry in summary.not_judged)
     whole = not any(trouble.off for trouble in summary.troubles)
-    told = words[key if whole else f"{key}_but"].format(n=counted(len(findings)), steps=steps)
-    return Text(prefix + told, style="bold green" if whole else "bold yellow")
+    seen = next((state.rank for state in summary.ranks if state.steps), 0)
+    kind = f"{key}_but" if not whole else f"{key}_alone" if alone else key
+    verdict = words[kind].format(n=counted(len(findings)), steps=steps, rank=seen)
+    return Text(prefix + verdict, style="bold green" if kind == key else "bold yellow")
 
 
 def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> Iterator[RenderableType]:

@@ -77,7 +77,9 @@ def _header(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs, lang: st
         line.append(f" ({words['newest'].format(n=snapshot.others + 1)})", style="dim")
     state = words[snapshot.state].format(seconds=seconds(snapshot.silent))
     if snapshot.state == "ended" and snapshot.reason not in ("", "finished"):
-        reason = cut_right(plain(snapshot.reason), 24, glyphs)
+        step = words["step"].format(step=_last_step(snapshot) or 0)
+        frame = line.cell_len + cell_len(words["ended_for"].format(reason="")) + cell_len(step) + 4
+        reason = cut_right(plain(snapshot.reason), max(24, width - frame), glyphs)
         state = words["ended_for"].format(reason=reason)
     line.append(f"  {state}", style=_STATES.get(snapshot.state, "bold"))
     if view.paused:
@@ -90,6 +92,11 @@ def _header(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs, lang: st
             pace.pop(0)
         line.append("".join(f"  {part}" for part in pace), style="dim")
     return line
+
+
+def _last_step(snapshot: Snapshot) -> int | None:
+    longest = max(snapshot.scalars.values(), key=lambda each: len(each.steps), default=None)
+    return int(longest.steps[-1]) if longest is not None and len(longest.steps) else None
 
 
 def _notices(snapshot: Snapshot, width: int, glyphs: Glyphs, lang: str) -> list[Text]:
@@ -173,6 +180,8 @@ def _finding(finding: Finding, lang: str) -> Text:
     line.append(plain(finding.code), style="bold")
     line.append(f" {plain(finding.title or finding.name)}")
     line.append(f"  {words['step'].format(step=finding.step)}", style="dim")
+    if isinstance(rank := finding.params.get("rank"), int):
+        line.append(f"  {words['of_rank'].format(rank=rank)}", style="bold")
     if finding.folded:
         line.append(f"  {words['folded'].format(n=len(finding.folded))}", style="dim")
     if finding.where:

@@ -1,4 +1,4 @@
-"""`gradmedic demo`: a patient, its check-up, and the same patient treated; under a minute."""
+"""`gradmedic demo`: a patient, its check-up, and the same patient treated; about a minute on two idle cores."""
 
 from __future__ import annotations
 

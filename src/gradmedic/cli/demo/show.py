@@ -54,7 +54,7 @@ def perform(folder: Path, *, steps: int, lang: str, kept: bool) -> tuple[list[fl
     render_checkup(run, findings, lang=lang, console=console, name_lang=chosen_by_option(lang))
     for name, losses in ((words["before"], sick), (words["after"], treated)):
         line = sparkline(losses, WIDTH)
-        first, last = _number(losses[0]), _number(_tail(losses))
+        first, last = _number(losses[0]), _number(losses[-1])
         console.print(words["line"].format(name=name, line=line, first=first, last=last), markup=False)
     if kept:
         option = f" --lang {lang}" if chosen_by_option(lang) else ""
@@ -97,12 +97,6 @@ def _watched(console: Console, recipe: Recipe, record: Path, steps: int, lang: s
         losses = train(recipe, record, steps, progress)
         bar.update(task, total=len(losses))
     return losses
-
-
-def _tail(losses: list[float]) -> float:
-    """Return the mean of the last tenth, which single batches do not sway; no number when one of them is none."""
-    last = losses[-max(1, len(losses) // 10) :]
-    return sum(last) / len(last)
 
 
 def _number(value: float) -> str:

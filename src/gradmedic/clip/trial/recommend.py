@@ -20,6 +20,8 @@ MOST_CLIPPED = 0.25
 FOLLOWING = ("norm(percentile(", "median_clip(", "zclip(")
 #: Norms that never exceed so many times their median do not call for clipping.
 CALM = 3.0
+#: Healthy steps from which on percentiles and level are said to be known: five of them lie above the 95th percentile.
+ENOUGH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ def reasons(chosen: Outcome, outcomes: Sequence[Outcome], measured: Measured) ->
     """Yield why the chosen one is."""
     levels = measured.percentiles
     yield Note("percentiles", {"n": measured.healthy, **{key: levels[key] for key in ("p50", "p75", "p95", "max")}})
+    if measured.healthy < ENOUGH:
+        yield Note("short", {"n": measured.healthy, "enough": ENOUGH})
     yield from _threshold(chosen, measured)
     yield from _rate(measured.rate)
     yield from _spikes(chosen, measured)
@@ -81,7 +85,8 @@ def reasons(chosen: Outcome, outcomes: Sequence[Outcome], measured: Measured) ->
 
 def _threshold(chosen: Outcome, measured: Measured) -> Iterator[Note]:
     if chosen.note in LEVELS:
-        yield Note("fixed", {"share": chosen.calm_share, "level": LEVELS[chosen.note]})
+        key = "fixed" if measured.healthy >= ENOUGH else "fixed_short"
+        yield Note(key, {"share": chosen.calm_share, "level": LEVELS[chosen.note]})
     elif measured.family != "sign":
         if drifts(measured) and not moves_with_rate(measured.rate):
             yield Note("drift", {"factor": measured.drift})

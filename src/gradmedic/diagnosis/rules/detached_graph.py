@@ -32,6 +32,7 @@ class DetachedGraph:
     name = "detached-graph"
     kind: Kind = "invariant"
     needs: frozenset[str] = frozenset()
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

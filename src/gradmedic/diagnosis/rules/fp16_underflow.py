@@ -56,6 +56,7 @@ class Fp16Underflow:
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
     period = 20
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
@@ -64,6 +65,8 @@ class Fp16Underflow:
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at every twentieth table."""
         table = view.frame.tensors
+        if view.final and self._nothing_left(view):
+            yield self._total_draft(view)
         if not view.table or view.history.tables % self.period or table.names != view.layout.names:
             return
         if self._nothing_left(view):

@@ -25,21 +25,34 @@ class MissingZeroGrad:
     name = "missing-zero-grad"
     kind: Kind = "invariant"
     needs: frozenset[str] = frozenset()
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
+        self._first: dict[str, int] = {}
+        self._last: dict[str, Draft] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look at every frame that carries stale gradients."""
-        steps = self.thresholds.steps
-        if not view.frame.stale_grads or view.history.steps < steps:
+        """Look at every frame that carries stale gradients; at the end say how long the first row was."""
+        name, least = view.frame.optimizer, self.thresholds.steps
+        if view.final:
+            if name in self._last:
+                yield self._last[name]
             return
-        if not (view.window("stale_grads", steps) > 0).all():
+        if not view.frame.stale_grads:
+            self._first.pop(name, None)
             return
-        yield Draft(
+        first = self._first.setdefault(name, view.frame.step)
+        steps = view.frame.step - first + 1
+        if steps < least:
+            return
+        draft = Draft(
             severity="error",
             confidence=0.95,
-            step=int(view.window("step", steps)[0]),
-            evidence=(Evidence("steps in a row that began with old gradients", steps, steps, "steps"),),
+            step=first,
+            evidence=(Evidence("steps in a row that began with old gradients", steps, least, "steps"),),
             params={"steps": steps},
         )
+        if first == self._last.setdefault(name, draft).step:
+            self._last[name] = draft
+        yield draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,12 +44,33 @@ class NoOpStep:
     name = "no-op-step"
     kind: Kind = "invariant"
     needs = frozenset({"norm", "update_norm", "weight_norm", "unchanged_frac"})
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
+        self._last: dict[tuple[str, str], Draft] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look at every table in which something stood still."""
+        """Look at every table in which something stood still; at the end say for how long it did."""
+        name = view.frame.optimizer
+        if view.final:
+            yield from (draft for (owner, _), draft in self._last.items() if owner == name)
+        for draft in self._look(view):
+            self._last[name, draft.variant] = self._lengthened(draft, self._last.get((name, draft.variant)), view)
+            yield draft
+
+    def _lengthened(self, draft: Draft, before: Draft | None, view: View) -> Draft:
+        """Return what to say at the end: of the first row of such steps, and as long as it went on without a gap."""
+        if before is None:
+            return draft
+        end = before.step + int(before.params["steps"])
+        if before.where != draft.where or draft.step > end:
+            return before
+        steps = view.frame.step - before.step + 1
+        evidence = (draft.evidence[0], replace(draft.evidence[1], value=steps), *draft.evidence[2:])
+        return replace(before, params={**before.params, "steps": steps}, evidence=evidence)
+
+    def _look(self, view: View) -> Iterator[Draft]:
         if not view.table or view.history.tables < self.thresholds.steps or not view.frame.lr:
             return
         if view.optimizer_class.lower() in _MAY_STAND_STILL:

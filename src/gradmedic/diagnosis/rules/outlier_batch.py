@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +43,8 @@ class Thresholds:
     """Share of one id, or of one class among the targets, that makes a batch degenerate; usually at most half of it."""
     larger: float = 10.0
     """Largest value over the largest of all other batches: heavy tails reach a few times."""
+    alike: float = 0.1
+    """Part of the loss of an odd batch from which on another step, whose batch was not looked at, went as it did."""
     absurd: float = 1e3
     """The same, beyond what any tail reaches."""
 
@@ -64,16 +66,25 @@ class OutlierBatch:
     name = "outlier-batch"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._rows = RowMemory(["batch", "loss"])
         self._pending: dict[str, Draft] = {}
+        self._odd_steps: dict[str, dict[int, Draft]] = {}
+        self._like_steps: dict[str, list[int]] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look at sampled steps: a loss that stands out makes its step one. What it does to the run shows later."""
+        """Look at sampled steps: a loss that stands out makes its step one. What it does to the run shows later.
+
+        At the end the first such batch is named with all that came after it.
+        """
         if self._rows.take(view) and not view.final:
             yield from self._look(view)
+        known = self._odd_steps.get(view.frame.optimizer)
+        if known:
+            yield from self._others(view, known)
         pending = self._pending.get(view.frame.optimizer)
         if pending is None:
             return
@@ -93,13 +104,29 @@ class OutlierBatch:
         for kind in ("batch", "loss"):
             for series in self._rows.series(view, kind):
                 if series[-1].step == step:
-                    found.extend(self._odd(series))
+                    found.extend(self._odd(series, self._odd_steps.get(view.frame.optimizer, {})))
         worst = max(found, key=lambda each: each.certain, default=None)
         if worst is not None and (worst.certain or (loss > limits.z and view.history.steps > limits.enough)):
             draft = self._draft(view, worst, loss if loss > limits.loss_z else low, norm)
+            self._odd_steps.setdefault(view.frame.optimizer, {})[step] = draft
             if draft.severity == "info":
                 self._pending[view.frame.optimizer] = draft
             yield draft
+
+    def _others(self, view: View, known: Mapping[int, Draft]) -> Iterator[Draft]:
+        """Note steps whose batch nobody looked at and that went as an odd one did; at the end name them all."""
+        like = self._like_steps.setdefault(view.frame.optimizer, [])
+        if view.final:
+            broken = view.harm.reason in ("diverged", "nonfinite")  # then what came after is its doing
+            yield _with_later(list(known.values()), () if broken else tuple(like))
+            return
+        loss, step = view.frame.loss, view.frame.step
+        first = next(iter(known.values()))
+        if step in known or loss is None or len(like) >= self.thresholds.baseline:
+            return
+        as_high = first.variant == "" and loss > self.thresholds.alike * float(first.params["loss"]) > 0
+        if as_high and min(self._height(view, "loss"), self._height(view, "grad_norm")) > self.thresholds.z:
+            like.append(step)
 
     def _height(self, view: View, column: str, *, below: bool = False) -> float:
         """Return how many robust deviations the present value lies above (or below) those before it; NaN: unknown."""
@@ -110,9 +137,10 @@ class OutlierBatch:
             return math.nan
         return _robust_height(-before, -now, limits.fall) if below else _robust_height(before, now, limits.rise)
 
-    def _odd(self, series: Series) -> Iterator[_Odd]:
+    def _odd(self, series: Series, known: Container[int]) -> Iterator[_Odd]:
+        """Hold a batch against the ordinary ones before it: one like an odd one is as odd."""
         limits, row = self.thresholds, series[-1]
-        others = [each for each in list(series)[:-1] if each.step < row.step]
+        others = [each for each in list(series)[:-1] if each.step < row.step and each.step not in known]
         if len(others) < limits.samples:
             return
         alike = [each for each in others if each.get("count") <= 2 * row.get("count")]
@@ -154,9 +182,21 @@ class OutlierBatch:
                 "odd_usual": odd.usual,
                 "loss": view.frame.loss,
                 "usual_loss": usual_loss,
+                "later": "",
+                "like": "",
             },
             variant="" if loss > 0 else "easy",
         )
+
+
+def _with_later(drafts: list[Draft], like: Sequence[int]) -> Draft:
+    """Return the draft of the first odd batch, with the steps of the others."""
+    first, *later = drafts
+    params = dict(first.params)
+    for key, steps in (("later", [each.step for each in later]), ("like", list(like))):
+        if steps:
+            params |= {key: f"@odd_{key}", f"{key}_steps": tuple(map(str, steps)), f"{key}_n": len(steps)}
+    return replace(first, params=params)
 
 
 def _robust_height(before: Floats, now: float, rise: float) -> float:

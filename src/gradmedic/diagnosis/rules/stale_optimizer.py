@@ -41,7 +41,7 @@ class StaleOptimizer:
                 severity="critical" if every else "error",
                 confidence=0.95,
                 step=view.frame.step if view.history.steps == 1 else 0,
-                where=tuple(str(entry["twin"]) for entry in entries),
+                where=tuple(dict.fromkeys(str(entry["twin"]) for entry in entries)),
                 evidence=(Evidence("tensors that no watched model has", len(entries), 0, "tensors"),),
                 params={"n": len(entries), "held": held},
                 optimizer=optimizer,

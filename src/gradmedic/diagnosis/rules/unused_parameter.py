@@ -36,6 +36,7 @@ class UnusedParameter:
     kind: Kind = "invariant"
     needs = frozenset({"norm"})
     period = 10
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

@@ -37,14 +37,17 @@ class WrongMode:
     name = "wrong-mode"
     kind: Kind = "invariant"
     needs: frozenset[str] = frozenset()
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._partial: dict[tuple[str, str], int] = {}
+        self._last: dict[tuple[str, str, str], Draft] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Look at the rows of a frame."""
+        """Look at the rows of a frame; at the end say for how long it was seen to be so."""
         if view.final:
+            yield from (draft for (name, _, _), draft in self._last.items() if name == view.frame.optimizer)
             return
         rows = [SampledRow(view.frame.step, row) for row in view.frame.modules if row.get("what") == "mode"]
         models = [row for row in rows if row.leaf == "model"]
@@ -57,6 +60,9 @@ class WrongMode:
             row = passes[-1]
             draft = self._whole(view, row, rows) if row.get("eval_steps") > 0 else self._single(view, row, rows)
             if draft is not None:
+                known = self._last.setdefault((view.frame.optimizer, draft.key, draft.variant), draft)
+                if known.step == draft.step:
+                    self._last[view.frame.optimizer, draft.key, draft.variant] = draft
                 yield draft
 
     def _whole(self, view: View, row: SampledRow, rows: Sequence[SampledRow]) -> Draft | None:
@@ -105,7 +111,7 @@ class WrongMode:
                 Evidence("batch normalisations in evaluation mode", row.get("norms_eval")),
                 Evidence("dropouts in evaluation mode", row.get("dropouts_eval")),
             ),
-            params=_counts(row, steps),
+            params={**_counts(row, steps), "last": view.frame.step},
             variant=variant,
             key=row.module,
         )
@@ -121,11 +127,13 @@ def _onset(view: View, row: SampledRow) -> int:
 
 
 def _counts(row: SampledRow, steps: float) -> Mapping[str, Any]:
+    norms, dropouts = row.get("norms_eval"), row.get("dropouts_eval")
     return {
+        "off": "@mode_both" if norms and dropouts else ("@mode_norms" if norms else "@mode_dropouts"),
         "steps": int(steps),
         "before": int(row.get("train_steps")),
-        "norms": int(row.get("norms_eval")),
-        "dropouts": int(row.get("dropouts_eval")),
+        "norms": int(norms),
+        "dropouts": int(dropouts),
     }
 
 

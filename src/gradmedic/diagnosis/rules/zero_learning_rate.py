@@ -33,15 +33,20 @@ class ZeroLearningRate:
     name = "zero-learning-rate"
     kind: Kind = "invariant"
     needs: frozenset[str] = frozenset()
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._zero: dict[str, int] = {}
         self._spent: dict[str, int] = {}
+        self._last: dict[tuple[str, str], Draft] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
-        """Count every frame."""
-        if view.frame.lr is None or view.final:
+        """Count every frame; at the end say for how long it was so."""
+        if view.final:
+            yield from (draft for (name, _), draft in self._last.items() if name == view.frame.optimizer)
+            return
+        if view.frame.lr is None:
             return
         rates = view.frame.lrs or (view.frame.lr,)
         peak = view.history.peak_lr
@@ -57,7 +62,7 @@ class ZeroLearningRate:
             yield self._draft(view, "warning", steps - spent, spent, "spent")
 
     def _draft(self, view: View, severity: Severity, first: int, count: int, variant: str) -> Draft:
-        return Draft(
+        draft = self._last[view.frame.optimizer, variant] = Draft(
             severity=severity,
             confidence=0.95 if not variant else 0.75,
             step=first,
@@ -68,3 +73,4 @@ class ZeroLearningRate:
             params={"lr": view.frame.lr, "peak": view.history.peak_lr, "steps": count},
             variant=variant,
         )
+        return draft

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmedic.diagnosis import Finding
+from gradmedic.diagnosis.ranks import one_of_several
 from gradmedic.report.page.about import MOST_LOGGED, about, sizes
 from gradmedic.report.page.boxes import box_entries
 from gradmedic.report.page.curves import MOST_POINTS, kept_points
@@ -69,6 +70,7 @@ def tables_part(source: Source, findings: Sequence[Finding], columns: int) -> Pa
         "run": sizes(source, rows),
         "scalars": {name: _direction_curve(held) for name, held in zip(owners, grids, strict=True) if name is not None},
         "not_judged": not_judged(source),
+        "alone": one_of_several(source.run),
         "tensors": _tensor_entries(rows, trouble, places),
         "layers": [_layer_entry(layer) for layer in layers],
         "grids": grid_entries(source, grids, rows, layers, columns),

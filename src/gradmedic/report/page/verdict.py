@@ -10,6 +10,7 @@ from gradmedic.diagnosis.coverage import Coverage
 from gradmedic.diagnosis.engine import in_language
 from gradmedic.diagnosis.finding import rank_of
 from gradmedic.diagnosis.ranking import ranked
+from gradmedic.diagnosis.ranks import one_of_several
 from gradmedic.diagnosis.suppression import fold
 from gradmedic.record.arrays import codes_of
 from gradmedic.report.text_words import WORDS
@@ -59,7 +60,7 @@ def not_judged(source: Source) -> dict[str, list[str]]:
         modules=source.modules.num_rows,
         graphs=int(graphs),
     )
-    reasons = [entry.reason for entry in coverage.not_judged(source.facts)]
+    reasons = [entry.reason for entry in coverage.not_judged(source.facts, alone=one_of_several(source.run))]
     return {lang: [WORDS[lang].get(reason, reason) for reason in reasons] for lang in LANGUAGES}
 
 

@@ -66,6 +66,29 @@
     if (changed.has("step")) for (const node of document.querySelectorAll(".figure[data-steps]")) gm.moveCursor(node);
   });
 
+  /** Return by how many decades the positive values that traces draw on an axis differ. */
+  function decades(traces, name) {
+    let low = Infinity;
+    let high = 0;
+    for (const trace of traces) {
+      if ((trace.yaxis || "y") !== name || trace.visible === "legendonly") continue;
+      for (const value of trace.y || []) {
+        if (value > 0 && value < low) low = value;
+        if (value > high && value < Infinity) high = value;
+      }
+    }
+    return high > low ? Math.log10(high / low) : 0;
+  }
+
+  /** Over three to four decades three ticks are a hundredfold apart, and only one of them may lie on the axis. */
+  function moreTicks(layout, traces) {
+    for (const key of Object.keys(layout).filter((name) => /^yaxis/.test(name) && layout[name].type === "log")) {
+      const range = layout[key].range;
+      const span = range ? Math.abs(range[1] - range[0]) : 1.12 * decades(traces, key.replace("axis", ""));
+      if (span > 2.9 && span < 4.1) layout[key] = { ...layout[key], nticks: 4 };
+    }
+  }
+
   /** Draw or redraw a figure. */
   gm.chart = function (node, traces, layout, label, revision) {
     const palette = gm.palette();
@@ -109,6 +132,7 @@
     gm.drawn.figures.push(node.id);
     gm.drawn.points += all.reduce((sum, trace) => sum + (trace.z ? trace.z.length * trace.z[0].length : trace.x ? trace.x.length : 0), 0);
     gm.keepZoom(node, full);
+    moreTicks(full, all);
     Plotly.react(node, gm.tidyLegend(all), full, config);
     if (fresh) gm.rememberZoom(node);
   };

@@ -21,7 +21,8 @@
     if (!steps && !findings.length) return { state: "unknown", head: gm.t("verdict.untrained"), tail: "" };
     if (!faults.length) {
       const head = gm.t(findings.length ? "verdict.notes" : "verdict.healthy", values);
-      return { state: "healthy", head, tail: payload.run.ended ? "" : gm.t("verdict.so_far") };
+      const tails = [...(payload.alone ? ["verdict.alone"] : []), ...(payload.run.ended ? [] : ["verdict.so_far"])];
+      return { state: "healthy", head, tail: tails.map((key) => gm.t(key)).join(" ") };
     }
     const first = faults[0];
     const where = first.where.length ? gm.t("verdict.place", { where: gm.placeOf(first.where, 1) }) : "";
