@@ -16,7 +16,7 @@ from gradmedic.diagnosis.gated import has_recovered
 from gradmedic.diagnosis.jump import first_high, jump_before, rises_at_once
 from gradmedic.diagnosis.large_steps import LargeSteps
 from gradmedic.diagnosis.loss import FALL, STALL
-from gradmedic.diagnosis.optimizer_facts import defaults_of
+from gradmedic.diagnosis.optimizer_facts import any_group_has
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -205,7 +205,7 @@ class LearningRateTooHigh:
 
     def _stuck(self, view: View, state: _State) -> Iterator[Draft]:
         limits, steps = self.thresholds, state.steps
-        if defaults_of(view).get("line_search_fn") or self._has_settled(view, steps):
+        if any_group_has(view, "line_search_fn") or self._has_settled(view, steps):
             return
         if steps.above >= limits.steps:
             yield self._draft(view, state, "warning", 0.7)

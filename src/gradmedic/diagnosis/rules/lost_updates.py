@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.view import View
+from gradmedic.facts import settings_of_groups
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,7 +111,10 @@ def _is_compensated(view: View) -> bool:
     master weights.
     """
     known: Any = view.facts.optimizers.get(view.frame.optimizer, {}) if view.facts else {}
-    words = [str(known.get("class", "")), *(key for key, value in (known.get("defaults") or {}).items() if value)]
+    words = [
+        str(known.get("class", "")),
+        *(key for group in settings_of_groups(known) for key, value in group.items() if value),
+    ]
     return any(mark in word.lower() for word in words for mark in _COMPENSATED)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
-from gradmedic.diagnosis.optimizer_facts import decays_beside, number_of
+from gradmedic.diagnosis.optimizer_facts import decays_beside, group_places, numbers_of, rates_of
 from gradmedic.diagnosis.ratios import column_medians, matrices
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
@@ -63,11 +63,15 @@ class WeightDecayDominates:
             self._first[view.frame.optimizer] = first
         if first is None or not view.due(self.period) or view.history.tables < limits.short:
             return
-        decay = number_of(view, "weight_decay")
         places, floor = matrices(view.layout)
-        if not decay or not view.frame.lr or not len(places):
+        decay = np.nan_to_num(numbers_of(view, "weight_decay")[places])
+        rates = np.nan_to_num(rates_of(view)[places])
+        if not (decay * rates > 0).any():
             return
-        yield from self._forgetful(view, places, first[2][places] > floor, decay)
+        groups = group_places(view)[places]
+        for group in np.unique(groups[decay * rates > 0]):
+            mine = groups == group
+            yield from self._forgetful(view, places[mine], (first[2][places] > floor)[mine], decay[mine])
         if view.harm.reason not in ("not_falling", "diverged") or view.history.tables < limits.window:
             return
         weights = view.tensor_window("weight_norm", limits.window)
@@ -75,7 +79,7 @@ class WeightDecayDominates:
         began = first[2][places]
         with np.errstate(divide="ignore", invalid="ignore"):
             lately, ever = np.log(then / now), np.log(began / now)
-        due = max(limits.pace * self._alone(view, decay, limits.window), -math.log1p(-limits.least))
+        due = np.maximum(limits.pace * self._alone(view, places, decay, limits.window), -math.log1p(-limits.least))
         # Weights that a step too large has blown up fall back as well: what has grown since the start has lost nothing.
         losing = ((lately > due) | (ever > -math.log1p(-limits.lost))) & (ever > 0)
         if losing.mean() < limits.layers:
@@ -83,31 +87,32 @@ class WeightDecayDominates:
         share = column_medians(self._shares(view, places, weights[:, places], decay))
         falling = (share > limits.share) & losing & (began > floor)
         if falling.mean() >= limits.layers:
-            yield self._draft(view, places[falling], float(np.median(share[falling])), ever[falling], decay, first[1])
+            found = float(np.median(share[falling])), ever[falling], float(np.median(decay[falling]))
+            yield self._draft(view, places[falling], *found, first[1])
 
-    def _forgetful(self, view: View, places: np.ndarray, counted: np.ndarray, decay: float) -> Iterator[Draft]:
+    def _forgetful(self, view: View, places: np.ndarray, counted: np.ndarray, decay: Floats) -> Iterator[Draft]:
         """Yield a draft where the rate of the decay by itself says that nothing can be kept, and the updates agree."""
         limits = self.thresholds
         if not (decays_beside(view) or "sgd" in view.optimizer_class.lower()):
             return  # Adam divides a decay that goes through the gradient by its own size
         tables = view.history.table_steps.window(limits.short)[:, 0]
-        taken = self._alone(view, decay, limits.short) / max(1.0, float(tables[-1] - tables[0]))
+        taken = float(self._alone(view, places, decay, limits.short)[0]) / max(1.0, float(tables[-1] - tables[0]))
         if taken < limits.forgets:
             return
         weights = view.tensor_window("weight_norm", limits.short)[:, places]
         share = column_medians(self._shares(view, places, weights, decay))
         made = (share > limits.share) & counted
         if made.mean() >= limits.layers:
-            yield self._forgetful_draft(view, places[made], float(np.median(share[made])), decay, taken)
+            yield self._forgetful_draft(view, places[made], float(np.median(share[made])), float(decay[0]), taken)
 
-    def _shares(self, view: View, places: np.ndarray, weight: Floats, decay: float) -> Floats:
+    def _shares(self, view: View, places: np.ndarray, weight: Floats, decay: Floats) -> Floats:
         """Return the decay's share in each update [n, L]; NaN where it cannot be said."""
         n = len(weight)
         if decays_beside(view):
             # The update is what the decay takes plus what the gradient moves. At right angles to each other their
             # squares add up; a decay that is larger than the update is offset by the gradient, and counts as all of it.
             update = view.tensor_window("update_norm", n)[:, places]
-            taken = self._rates(view, n)[:, None] * decay * weight
+            taken = self._rates(view, places, n) * decay * weight
             moved = np.sqrt(np.maximum(update**2 - taken**2, 0.0))
         else:
             taken = decay * weight
@@ -116,23 +121,31 @@ class WeightDecayDominates:
         shares: Floats = np.divide(taken, total, out=np.full(total.shape, np.nan), where=total > 0)
         return shares
 
-    def _rates(self, view: View, n: int) -> Floats:
-        """Return the learning rate at each of the last `n` tables [n]; the present one where it is not known."""
+    def _rates(self, view: View, places: np.ndarray, n: int) -> Floats:
+        """Return the learning rates at each of the last `n` tables [n, L]; the present ones where they are not known.
+
+        Those of the first group are remembered; others are taken to have been in the present proportion to them.
+        """
         n = min(n, view.history.tables)
         steps, rates = view.window("step", 512), view.window("lr", 512)
         tables = view.history.table_steps.window(n)[:, 0]
         at = np.clip(np.searchsorted(steps, tables), 0, len(steps) - 1)
         known = (steps[at] == tables) & np.isfinite(rates[at])
-        found: Floats = np.where(known, rates[at], view.frame.lr or 0.0)
+        now = np.nan_to_num(rates_of(view)[places])
+        leading = view.frame.lr
+        if not leading or not math.isfinite(leading):
+            return np.broadcast_to(now, (len(tables), len(places)))
+        found: Floats = np.where(known, rates[at], leading)[:, None] / leading * now
         return found
 
-    def _alone(self, view: View, decay: float, n: int) -> float:
-        """Return the fall of the log norm that the decay alone would bring over the last `n` tables."""
+    def _alone(self, view: View, places: np.ndarray, decay: Floats, n: int) -> Floats:
+        """Return the fall of the log norm [L] that the decay alone would bring over the last `n` tables."""
         tables = view.history.table_steps.window(n)[:, 0]
         steps = float(tables[-1] - tables[0])
-        momentum = number_of(view, "momentum") or 0.0
-        boost = 1.0 if decays_beside(view) else 1.0 / max(1e-3, 1.0 - momentum)
-        return float(np.median(self._rates(view, n))) * decay * boost * steps
+        momentum = np.nan_to_num(numbers_of(view, "momentum")[places])
+        boost = 1.0 if decays_beside(view) else 1.0 / np.maximum(1e-3, 1.0 - momentum)
+        alone: Floats = np.median(self._rates(view, places, n), axis=0) * decay * boost * steps
+        return alone
 
     def _draft(self, view: View, places: np.ndarray, share: float, shrunk: Floats, decay: float, step: int) -> Draft:
         limits = self.thresholds
@@ -146,7 +159,7 @@ class WeightDecayDominates:
                 Evidence("share of the decay in the update, median over matrices", share, limits.share),
                 Evidence("share of their size that weights lost", lost, limits.lost),
                 Evidence("weight decay", decay),
-                Evidence("learning rate", view.frame.lr),
+                Evidence("learning rate", float(rates_of(view)[places[0]])),
             ),
             params={
                 "n": len(places),
@@ -173,7 +186,7 @@ class WeightDecayDominates:
                 Evidence("share of every weight that the decay takes in a step", taken, limits.forgets),
                 Evidence("share of the decay in the update, median over matrices", share, limits.share),
                 Evidence("weight decay", decay),
-                Evidence("learning rate", view.frame.lr),
+                Evidence("learning rate", float(rates_of(view)[places[0]])),
             ),
             params={
                 "taken": 100 * taken,
@@ -181,7 +194,7 @@ class WeightDecayDominates:
                 "share": 100 * share,
                 "tables": limits.short,
                 "decay": decay,
-                "lr": view.frame.lr,
+                "lr": float(rates_of(view)[places[0]]),
                 # A hundredth of a percent per step: a memory of ten thousand steps.
                 "lower": float(f"{decay * 1e-4 / taken:.1g}"),
                 "harm": view.harm.phrase,

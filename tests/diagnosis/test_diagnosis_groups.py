@@ -1,0 +1,92 @@
+"""Rules ask the settings of the parameter group that a tensor is in, not those of the optimizer's constructor."""
+
+from __future__ import annotations
+
+import torch
+from diagnosis_frames import digits, train
+from torch import nn
+
+from gradmedic.diagnosis import diagnose
+
+
+def net(norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    middle = [nn.LayerNorm(64)] if norm else []
+    return nn.Sequential(nn.Linear(64, 64), *middle, nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def found(run) -> dict:
+    return {finding.code: finding for finding in diagnose(run)}
+
+
+def split(model: nn.Module, matrices: dict, others: dict) -> list[dict]:
+    return [
+        {"params": [p for p in model.parameters() if p.ndim == 2], **matrices},
+        {"params": [p for p in model.parameters() if p.ndim < 2], **others},
+    ]
+
+
+def test_groups_without_decay_are_not_blamed_for_the_default_decay():
+    model = net()
+    optimizer = torch.optim.AdamW(split(model, {"weight_decay": 0.0}, {"weight_decay": 0.0}), lr=5.0)
+    codes = found(train(model, optimizer, digits(), 120))
+    assert "GM401" in codes
+    assert "GM407" not in codes
+
+
+def test_the_decay_of_a_group_is_found_where_the_default_is_zero():
+    model = net()
+    optimizer = torch.optim.AdamW(split(model, {"weight_decay": 100.0}, {}), lr=1e-3, weight_decay=0.0)
+    codes = found(train(model, optimizer, digits(), 120))
+    finding = codes["GM407"]
+    assert set(finding.where) == {"0.weight", "2.weight", "4.weight"}
+    assert {each.name: each.value for each in finding.evidence}["weight decay"] == 100.0
+    assert "100" in finding.message
+
+
+def test_the_decay_of_a_group_of_one_matrix_is_found():
+    model = net()
+    groups = [{"params": model[:4].parameters()}, {"params": model[4].parameters(), "weight_decay": 100.0}]
+    codes = found(train(model, torch.optim.AdamW(groups, lr=1e-3), digits(), 60))
+    assert codes["GM407"].where == ("4.weight",)
+
+
+def test_a_rate_of_its_own_makes_an_ordinary_decay_forget():
+    model = net()
+    groups = [{"params": model[:4].parameters()}, {"params": model[4].parameters(), "lr": 1e-3, "weight_decay": 80.0}]
+    finding = found(train(model, torch.optim.AdamW(groups, lr=1e-4), digits(), 60))["GM407"]
+    assert {each.name: each.value for each in finding.evidence}["learning rate"] == 1e-3
+
+
+def test_biases_and_norms_without_decay_are_no_fault():
+    model = net(norm=True)
+    optimizer = torch.optim.AdamW(split(model, {"weight_decay": 0.01}, {"weight_decay": 0.0}), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=150)
+    assert not found(train(model, optimizer, digits(), 150, scheduler=scheduler))
+
+
+def test_the_epsilon_of_a_group_is_found():
+    model = net()
+    optimizer = torch.optim.Adam([{"params": model.parameters(), "eps": 100.0}], lr=1e-3)
+    run = train(model, optimizer, digits(), 120)
+    codes = found(run)
+    assert codes["GM206"].params["eps"] == 100.0
+    assert "GM402" not in codes  # folded: it follows
+
+
+def test_an_epsilon_that_groups_have_lowered_is_not_blamed():
+    model = net()
+    optimizer = torch.optim.Adam([{"params": model.parameters(), "eps": 1e-8}], lr=1e-3, eps=100.0)
+    assert not found(train(model, optimizer, digits(), 120))
+
+
+def test_a_record_without_groups_is_judged_by_the_defaults():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=100.0)
+    run = train(model, optimizer, digits(), 60)
+    for event in run.events:
+        for entry in event["facts"]["optimizers"].values():
+            del entry["groups"]
+        for fact in event["facts"]["parameters"].values():
+            del fact["group"]
+    assert "GM407" in found(run)
