@@ -90,3 +90,26 @@ def test_a_record_without_groups_is_judged_by_the_defaults():
         for fact in event["facts"]["parameters"].values():
             del fact["group"]
     assert "GM407" in found(run)
+
+
+def test_an_ordinary_decay_multiplied_by_a_rate_far_too_high_follows_from_the_rate():
+    model = net()
+    listed = diagnose(train(model, torch.optim.AdamW(model.parameters(), lr=5.0), digits(), 120))
+    assert listed[0].code == "GM401"
+    assert "GM407" in {each.code for each in listed[0].folded}
+
+
+def test_a_decay_out_of_order_is_the_root_of_large_steps():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=100.0)
+    listed = diagnose(train(model, optimizer, digits(), 160))
+    assert listed[0].code == "GM407"
+    assert "GM401" not in {each.code for each in listed}
+
+
+def test_a_finished_run_that_is_harmed_is_not_called_too_young_to_judge():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=100.0)
+    (finding,) = (each for each in diagnose(train(model, optimizer, digits(), 160)) if each.code == "GM407")
+    assert "too early" not in finding.message
+    assert "does not fall" in finding.message

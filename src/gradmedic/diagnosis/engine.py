@@ -118,14 +118,14 @@ class Engine:
     def _say_how_it_ended(self, view: View) -> None:
         """Word findings anew that were made before it was known how the run goes on.
 
-        In a run that came to no harm these are all that were made before the loss could tell anything; in one that
-        became NaN those that quote a loss which was finite still.
+        In a run that came to no harm these are all that were made before the loss could tell anything, in one that did
+        the faults among them; in one that became NaN those that quote a loss which was finite still.
         """
         for key, finding in self._found.items():
             said = finding.params.get("harm")
             if finding.optimizer not in ("", view.frame.optimizer):
                 continue
-            if not view.harm and said in CALM:
+            if said in CALM and (not view.harm or (said == "@harm_early" and rank_of(finding.severity) > 0)):
                 now = {**quotes(view.loss, view.harm), "harm": view.harm.phrase}
             elif view.harm.reason == "nonfinite" and said in WORSE:
                 now = {"harm": WORSE[said], "harm_step": view.harm.step}

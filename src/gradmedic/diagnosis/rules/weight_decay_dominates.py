@@ -37,8 +37,24 @@ class Thresholds:
     forgets: float = 0.05
     """A decay that takes this part of every weight in a step leaves of what was learned twenty steps ago a third: no
     training wants that, whatever its loss does. Usual ones take 1e-6 (SGD 0.1 x 5e-4 with momentum: 5e-4) to 1e-3."""
+    ordinary: float = 1.0
+    """A decay up to this is chosen now and then (0.01 to 0.3 are usual): what is out of order may be the rate."""
+    moved: float = 0.1
+    """The gradient alone moves the weights by this part of their size in the very first step: the rate is far too high,
+    and so the decay, which it multiplies, is too (the fault threshold of GM401)."""
     short: int = 20
     """Tables over which such a decay must have made the updates."""
+
+
+@dataclass(frozen=True)
+class _First:
+    """The first table of an optimizer: the names of its tensors, the step, and norms and rates of each [P]."""
+
+    names: tuple[str, ...]
+    step: int
+    weights: Floats
+    updates: Floats
+    rates: Floats
 
 
 class WeightDecayDominates:
@@ -52,14 +68,15 @@ class WeightDecayDominates:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
-        self._first: dict[str, tuple[tuple[str, ...], int, Floats]] = {}
+        self._first: dict[str, _First] = {}
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Keep the first weights; look every ten tables at a run that is harmed, or that forgets."""
         limits = self.thresholds
         first = self._first.get(view.frame.optimizer)
-        if view.table and (first is None or first[0] != view.layout.names):
-            first = (view.layout.names, view.frame.step, view.tensor_window("weight_norm", 1)[-1].copy())
+        if view.table and (first is None or first.names != view.layout.names):
+            weights, updates = (view.tensor_window(name, 1)[-1].copy() for name in ("weight_norm", "update_norm"))
+            first = _First(view.layout.names, view.frame.step, weights, updates, rates_of(view))
             self._first[view.frame.optimizer] = first
         if first is None or not view.due(self.period) or view.history.tables < limits.short:
             return
@@ -71,12 +88,12 @@ class WeightDecayDominates:
         groups = group_places(view)[places]
         for group in np.unique(groups[decay * rates > 0]):
             mine = groups == group
-            yield from self._forgetful(view, places[mine], (first[2][places] > floor)[mine], decay[mine])
+            yield from self._forgetful(view, places[mine], (first.weights[places] > floor)[mine], decay[mine])
         if view.harm.reason not in ("not_falling", "diverged") or view.history.tables < limits.window:
             return
         weights = view.tensor_window("weight_norm", limits.window)
         then, now = weights[0, places], weights[-1, places]
-        began = first[2][places]
+        began = first.weights[places]
         with np.errstate(divide="ignore", invalid="ignore"):
             lately, ever = np.log(then / now), np.log(began / now)
         due = np.maximum(limits.pace * self._alone(view, places, decay, limits.window), -math.log1p(-limits.least))
@@ -88,7 +105,7 @@ class WeightDecayDominates:
         falling = (share > limits.share) & losing & (began > floor)
         if falling.mean() >= limits.layers:
             found = float(np.median(share[falling])), ever[falling], float(np.median(decay[falling]))
-            yield self._draft(view, places[falling], *found, first[1])
+            yield self._draft(view, places[falling], *found, first.step)
 
     def _forgetful(self, view: View, places: np.ndarray, counted: np.ndarray, decay: Floats) -> Iterator[Draft]:
         """Yield a draft where the rate of the decay by itself says that nothing can be kept, and the updates agree."""
@@ -104,6 +121,17 @@ class WeightDecayDominates:
         made = (share > limits.share) & counted
         if made.mean() >= limits.layers:
             yield self._forgetful_draft(view, places[made], float(np.median(share[made])), float(decay[0]), taken)
+
+    def _by_rate(self, view: View, places: np.ndarray, decay: float) -> dict[str, bool]:
+        """Return {"by_rate": True} where an ordinary decay takes so much because the rate is far too high."""
+        limits, first = self.thresholds, self._first[view.frame.optimizer]
+        weights = first.weights[places]
+        taken = np.nan_to_num(first.rates[places]) * decay * weights
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = np.sqrt(np.maximum(first.updates[places] ** 2 - taken**2, 0.0)) / weights
+        known = moved[np.isfinite(moved)]
+        high = decay <= limits.ordinary and len(known) > 0 and float(np.median(known)) > limits.moved
+        return {"by_rate": True} if high else {}
 
     def _shares(self, view: View, places: np.ndarray, weight: Floats, decay: Floats) -> Floats:
         """Return the decay's share in each update [n, L]; NaN where it cannot be said."""
@@ -168,6 +196,7 @@ class WeightDecayDominates:
                 "tables": limits.window,
                 "decay": decay,
                 "lower": float(f"{decay / 10:.1g}"),
+                **self._by_rate(view, places, decay),
                 "harm": view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
@@ -197,6 +226,7 @@ class WeightDecayDominates:
                 "lr": float(rates_of(view)[places[0]]),
                 # A hundredth of a percent per step: a memory of ten thousand steps.
                 "lower": float(f"{decay * 1e-4 / taken:.1g}"),
+                **self._by_rate(view, places, decay),
                 "harm": view.harm.phrase,
                 "loss_first": view.loss.first,
                 "loss_recent": view.loss.recent,
