@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from diagnosis_frames import digits, train
 from torch import nn
 
 from gradmedic.diagnosis import diagnose
+from gradmedic.diagnosis.finding import rank_of
 
 
 def net(norm: bool = False) -> nn.Sequential:
@@ -113,3 +115,59 @@ def test_a_finished_run_that_is_harmed_is_not_called_too_young_to_judge():
     (finding,) = (each for each in diagnose(train(model, optimizer, digits(), 160)) if each.code == "GM407")
     assert "too early" not in finding.message
     assert "does not fall" in finding.message
+
+
+def rated(model: nn.Module, first: float, last: float, kind=torch.optim.Adam) -> torch.optim.Optimizer:
+    groups = [{"params": model[:4].parameters(), "lr": first}, {"params": model[4].parameters(), "lr": last}]
+    return kind(groups, lr=1e-3)
+
+
+def test_the_group_whose_rate_is_far_too_high_is_named_with_its_rate():
+    model = net()
+    finding = found(train(model, rated(model, 1e-3, 50.0), digits(), 120))["GM401"]
+    assert set(finding.where) == {"4.weight", "4.bias"}
+    assert {each.name: each.value for each in finding.evidence}["learning rate"] == 50.0
+    assert "at a learning rate of 50" in finding.message
+    assert "that group" in finding.remedies[0].text
+
+
+def test_a_head_with_a_rate_ten_times_higher_is_no_fault():
+    model = net()
+    assert not found(train(model, rated(model, 2e-4, 2e-3), digits(), 150))
+
+
+def test_a_group_with_rate_zero_in_which_gradients_flow_is_found():
+    model = net()
+    finding = found(train(model, rated(model, 0.0, 1e-3), digits(), 150))["GM111"]
+    assert (finding.variant, set(finding.where)) == ("group", {"0.weight", "0.bias", "2.weight", "2.bias"})
+    assert rank_of(finding.severity) <= rank_of("warning")
+
+
+def test_a_group_with_rate_zero_is_not_said_to_stand_still_for_another_reason():
+    model = net()
+    run = train(model, rated(model, 1e-3, 0.0), digits(), 150)
+    assert set(found(run)) == {"GM111"}
+    assert found(run)["GM111"].severity == "info"
+
+
+def test_frozen_tensors_in_a_group_with_rate_zero_are_quiet():
+    model = net()
+    for p in model[:4].parameters():
+        p.requires_grad_(False)
+    assert "GM111" not in found(train(model, rated(model, 0.0, 1e-3), digits(), 60))
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (lambda step: min(1.0, step / 30), lambda step: min(1.0, step / 30)),  # a warm-up from zero
+        (lambda step: max(0.0, 1 - step / 100), lambda step: 1.0),  # one group decays to zero
+        (lambda step: min(1.0, step / 15), lambda step: 1.0),
+        (lambda step: float(step >= 40), lambda step: 1.0),  # let go later: taken back
+    ],
+)
+def test_schedules_that_begin_or_end_at_zero_are_quiet(first, last):
+    model = net()
+    optimizer = rated(model, 1e-3, 1e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [first, last])
+    assert "GM111" not in found(train(model, optimizer, digits(), 150, scheduler=scheduler))

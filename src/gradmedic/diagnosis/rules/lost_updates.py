@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.history import leading_rate
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import settings_of_groups
 
@@ -66,7 +67,7 @@ class LostUpdates:
             where=view.layout.pick(places),
             evidence=(
                 Evidence("share of low-precision elements that a step leaves unchanged", share, self.thresholds.share),
-                Evidence("learning rate", view.frame.lr),
+                Evidence("learning rate", leading_rate(view.frame)),
             ),
             params={"share": 100 * share, "n": len(places), "dtype": _dtypes(view, places)},
         )
@@ -80,7 +81,7 @@ class LostUpdates:
     def _judged(self, view: View) -> bool:
         if not view.due(self.period) or view.history.tables < self.thresholds.steps:
             return False
-        lr = view.frame.lr
+        lr = leading_rate(view.frame)
         if lr is not None and (lr == 0 or lr < self.thresholds.rate * view.history.peak_lr):
             return False
         return bool(view.layout.low_precision.any()) and not _is_compensated(view)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.history import leading_rate
 from gradmedic.diagnosis.optimizer_facts import decays_beside, group_places, numbers_of, rates_of
 from gradmedic.diagnosis.ratios import column_medians, matrices
 from gradmedic.diagnosis.ring import Floats
@@ -152,7 +153,7 @@ class WeightDecayDominates:
     def _rates(self, view: View, places: np.ndarray, n: int) -> Floats:
         """Return the learning rates at each of the last `n` tables [n, L]; the present ones where they are not known.
 
-        Those of the first group are remembered; others are taken to have been in the present proportion to them.
+        The highest of all groups is remembered; others are taken to have been in the present proportion to them.
         """
         n = min(n, view.history.tables)
         steps, rates = view.window("step", 512), view.window("lr", 512)
@@ -160,7 +161,7 @@ class WeightDecayDominates:
         at = np.clip(np.searchsorted(steps, tables), 0, len(steps) - 1)
         known = (steps[at] == tables) & np.isfinite(rates[at])
         now = np.nan_to_num(rates_of(view)[places])
-        leading = view.frame.lr
+        leading = leading_rate(view.frame)
         if not leading or not math.isfinite(leading):
             return np.broadcast_to(now, (len(tables), len(places)))
         found: Floats = np.where(known, rates[at], leading)[:, None] / leading * now
