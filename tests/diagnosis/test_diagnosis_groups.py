@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diagnosis_frames import digits, train
+from diagnosis_frames import Recorder, digits, train
 from torch import nn
 
 from gradmedic.diagnosis import diagnose
@@ -171,3 +171,21 @@ def test_schedules_that_begin_or_end_at_zero_are_quiet(first, last):
     optimizer = rated(model, 1e-3, 1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [first, last])
     assert "GM111" not in found(train(model, optimizer, digits(), 150, scheduler=scheduler))
+
+
+def test_a_group_added_later_does_not_make_one_that_has_had_its_rate_look_idle():
+    model = net()
+    made = [torch.optim.Adam(model[:2].parameters(), lr=1e-3)]
+    recorder = Recorder(model, made[0])
+    draw = digits()
+    for step in range(120):
+        if step == 50:
+            made[0].param_groups[0]["lr"] = 0.0
+            made[0].add_param_group({"params": list(model[2:].parameters()), "lr": 1e-3})
+            recorder.refresh_facts()
+        x, y = draw(step)
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        recorder.step(loss)
+    assert "GM111" not in found(recorder.run)

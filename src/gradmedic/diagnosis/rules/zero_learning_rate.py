@@ -79,18 +79,22 @@ class ZeroLearningRate:
     def _groups(self, view: View) -> Iterator[Draft]:
         """Yield a draft for each group whose rate has been zero from the first step on, while others learn."""
         rates, limits = view.frame.lrs, self.thresholds
-        if len(rates) < 2 or not max(rates) > 0:
+        if not rates or not max(rates) > 0:
             return
         name = view.frame.optimizer
-        if len(self._waiting.get(name, ())) != len(rates):
-            self._waiting[name] = [0] * len(rates)
-        waiting = self._waiting[name]
+        waiting = self._waiting.setdefault(name, [])
+        waiting += [0] * (len(rates) - len(waiting))  # groups are added while a run goes on
         for place, rate in enumerate(rates):
             if rate != 0:
                 waiting[place] = -view.history.steps - limits.group_steps  # it has had its turn, whatever comes
             waiting[place] += 1
         steps = max(waiting)
-        if steps < limits.group_steps or view.history.steps % 10 or len(groups_of(view)) != len(rates):
+        if (
+            len(rates) < 2
+            or steps < limits.group_steps
+            or view.history.steps % 10
+            or len(groups_of(view)) != len(rates)
+        ):
             return
         flows = view.history.counters.nonzero > 0
         for place in (place for place, count in enumerate(waiting) if count >= limits.group_steps):
