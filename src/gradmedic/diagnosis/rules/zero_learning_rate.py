@@ -88,13 +88,8 @@ class ZeroLearningRate:
             if rate != 0:
                 waiting[place] = -view.history.steps - limits.group_steps  # it has had its turn, whatever comes
             waiting[place] += 1
-        steps = max(waiting)
-        if (
-            len(rates) < 2
-            or steps < limits.group_steps
-            or view.history.steps % 10
-            or len(groups_of(view)) != len(rates)
-        ):
+        ripe = len(rates) > 1 and max(waiting) >= limits.group_steps and view.history.steps % 10 == 0
+        if not ripe or len(groups_of(view)) != len(rates):
             return
         flows = view.history.counters.nonzero > 0
         for place in (place for place, count in enumerate(waiting) if count >= limits.group_steps):
