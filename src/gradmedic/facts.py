@@ -27,6 +27,7 @@ class ParameterFact:
             False in all, None when no walk was possible (compiled graph, no backward seen yet).
         called: whether its module was called through `__call__` after it was found unreached; None when not looked at.
         order: place in execution order (0 = first), None when unknown.
+        group: place of its parameter group in that optimizer; None where not known.
         received: whether a gradient was ever accumulated into it (also where no optimizer owns it); None when
             not looked at.
         low_precision: whether dtype is bfloat16 or float16.
@@ -40,6 +41,7 @@ class ParameterFact:
     numel: int = 0
     trainable: bool = True
     optimizer: str | None = None
+    group: int | None = None
     aliases: tuple[str, ...] = ()
     reached: bool | None = None
     called: bool | None = None
@@ -120,7 +122,9 @@ class Facts:
 
     Attributes:
         parameters: by name, in registration order.
-        optimizers: name -> {"class", "defaults", "numel", "tensors"}.
+        optimizers: name -> {"class", "defaults", "numel", "tensors"}, and "groups" where parameter groups have settings
+            of their own or there are several: of each group the settings in which it differs from the defaults. Their
+            learning rates are in each frame.
         stale: names (or "shape" descriptions) of tensors that an optimizer holds and no watched model has; each entry
             {"optimizer", "name", "shape", "twin"}: `twin` is the model parameter of the same shape, if one is known.
         inputs: input statistics of the first steps.
@@ -162,6 +166,13 @@ class Facts:
         known["inputs"] = [_fact(InputFact, entry) for entry in known.get("inputs", [])]
         known["losses"] = [_fact(LossFact, entry) for entry in known.get("losses", [])]
         return cls(**known)
+
+
+def settings_of_groups(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings of each parameter group of one of `Facts.optimizers`; of all as one where none are known."""
+    defaults: Mapping[str, Any] = entry.get("defaults") or {}
+    groups: list[Mapping[str, Any]] = entry.get("groups") or [{}]
+    return [{**defaults, **own} for own in groups]
 
 
 def _as_dict(fact: ParameterFact | InputFact | LossFact) -> dict[str, Any]:

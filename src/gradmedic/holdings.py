@@ -11,8 +11,13 @@ def held_by(optimizer: Any) -> list[torch.Tensor]:
     """Return the tensors in an optimizer's parameter groups, in order; whatever else stands there is passed over."""
     held: list[torch.Tensor] = []
     for group in optimizer.param_groups:
-        listed = group.get("params")
-        if listed is None or isinstance(listed, torch.Tensor):
-            listed = [listed]
-        held.extend([each for each in listed if isinstance(each, torch.Tensor)])
+        held.extend(held_in(group))
     return held
+
+
+def held_in(group: Any) -> list[torch.Tensor]:
+    """Return the tensors in one parameter group, in order."""
+    listed = group.get("params")
+    if listed is None or isinstance(listed, torch.Tensor):
+        listed = [listed]
+    return [each for each in listed if isinstance(each, torch.Tensor)]

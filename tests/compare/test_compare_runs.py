@@ -19,6 +19,7 @@ from gradmedic.compare.pairing import paired
 from gradmedic.compare.rendering import render_text
 from gradmedic.compare.settings import differences
 from gradmedic.errors import InputError
+from gradmedic.facts import Facts
 from gradmedic.record import MemoryRecorder
 
 
@@ -362,3 +363,12 @@ def test_names_are_in_execution_order(plain, tmp_path):
     scale = dict.fromkeys(NAMES, 2.0)
     found = compare_runs(plain, write_run(tmp_path / "B", scale=scale))
     assert found.courses[0].first_difference.tensors == NAMES
+
+
+def test_a_setting_of_one_parameter_group_is_compared_by_itself():
+    def of(decay):
+        entry = {"class": "AdamW", "defaults": {"weight_decay": 0.01}, "groups": [{}, {"weight_decay": decay}]}
+        return Facts(optimizers={"adam": entry})
+
+    (found,) = differences(({}, {}), (of(0.0), of(0.1)), [("adam", "adam")])
+    assert (found.key, found.a, found.b) == ("adam: groups.1.weight_decay", "0.0", "0.1")

@@ -89,7 +89,12 @@ def facts_event(facts: Facts, time: float = -1.0) -> dict[str, Any]:
 
 def facts_of(models: dict[str, nn.Module], optimizers: dict[str, torch.optim.Optimizer]) -> Facts:
     """Facts of real models: who owns what, in registration order (which is execution order for the models here)."""
-    owner = {id(p): name for name, o in optimizers.items() for group in o.param_groups for p in group["params"]}
+    owner = {
+        id(p): (name, place)
+        for name, o in optimizers.items()
+        for place, group in enumerate(o.param_groups)
+        for p in group["params"]
+    }
     facts = Facts(steps_walked=3)
     order = 0
     for prefix, model in models.items():
@@ -105,7 +110,8 @@ def facts_of(models: dict[str, nn.Module], optimizers: dict[str, torch.optim.Opt
                 dtype=str(p.dtype).removeprefix("torch."),
                 numel=p.numel(),
                 trainable=p.requires_grad,
-                optimizer=owner.get(id(p)),
+                optimizer=owner.get(id(p), (None, None))[0],
+                group=owner.get(id(p), (None, None))[1],
                 reached=True if p.requires_grad else None,
                 received=p.grad is not None,
                 order=order,
@@ -118,6 +124,13 @@ def facts_of(models: dict[str, nn.Module], optimizers: dict[str, torch.optim.Opt
         }
         plain = {key: value for key, value in defaults.items() if isinstance(value, (int, float, list))}
         facts.optimizers[name] = {"class": type(optimizer).__name__, "tensors": len(tensors), "defaults": plain}
+        own = [
+            {key: list(value) if isinstance(value, tuple) else value for key, value in group.items() if key in plain}
+            for group in optimizer.param_groups
+        ]
+        facts.optimizers[name]["groups"] = [
+            {key: value for key, value in group.items() if key != "lr" and value != plain[key]} for group in own
+        ]
     return facts
 
 

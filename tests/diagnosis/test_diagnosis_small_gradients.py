@@ -10,7 +10,8 @@ from diagnosis_judging import facts_with, judge, severities
 from torch import nn
 
 from gradmedic.diagnosis import diagnose
-from gradmedic.diagnosis.optimizer_facts import decays_beside, is_adam_kin, second_moment_beta
+from gradmedic.diagnosis.layout import layout_of
+from gradmedic.diagnosis.optimizer_facts import decays_beside, is_adam_kin, second_moment_betas
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import Facts
 from gradmedic.frame import Frame
@@ -151,7 +152,8 @@ def test_usual_epsilon_on_converging_digits_is_quiet():
 
 
 def view(kind: str, **defaults) -> View:
-    return View(Frame(0, "SGD"), None, None, facts_with([], kind, **defaults))
+    facts = facts_with([fact(name) for name in NAMES], kind, **defaults)
+    return View(Frame(0, "SGD"), None, layout_of(tuple(NAMES), facts), facts)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,8 @@ def view(kind: str, **defaults) -> View:
     ],
 )
 def test_second_moment(kind, defaults, beta):
-    assert second_moment_beta(view(kind, **defaults)) == beta
+    found = second_moment_betas(view(kind, **defaults))
+    assert (found is None) if beta is None else (found.tolist() == [beta, beta])
 
 
 def test_kinds():

@@ -44,6 +44,22 @@ def test_each_optimizer_has_its_own_line():
     assert not any(line.startswith("  loss") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "shown"),
+    [
+        ((0.0, 1e-3), (0.0, 1e-3), "0 | 0.001"),
+        ((1e-3, 1e-3), (1e-3, 1e-3), "0.001"),
+        ((1e-3, 0.1), (0.0, 0.0), "0.001 | 0.1 → 0"),
+        (tuple(0.1 / 2**i for i in range(6)), tuple(0.1 / 2**i for i in range(6)), "0.00313 … 0.1"),
+    ],
+)
+def test_the_rates_of_all_groups_are_shown_where_they_differ(first, last, shown):
+    made = frames([2.0, 1.0], lr=[first[0], last[0]], lrs=[first, last])
+    text = render_checkup(FakeRun(made), [], width=120)
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("learning rate"))
+    assert line.split(maxsplit=2)[2].strip() == shown
+
+
 def test_each_process_has_its_own_line():
     """Processes are read one after the other: steps begin anew."""
     run = FakeRun(frames([4.0, 3.0]) + frames([2.0, 1.0]))

@@ -22,6 +22,7 @@ from gradmedic.clip.trial.recommend import Measured, choose, reasons
 from gradmedic.clip.trial.results import Note, OptimizerAdvice
 from gradmedic.clip.trial.series import NormSeries, collect
 from gradmedic.clip.trial.step_length import family_of
+from gradmedic.facts import settings_of_groups
 from gradmedic.frame import Array
 
 #: Fewer steps than this say nothing.
@@ -114,8 +115,15 @@ def _advise_one(
     leading = series.between(0, bound.place)
     healthy = np.flatnonzero(leading.usable)
     tried = leading.between(int(healthy[-most:][0]), len(leading))
-    ground = _ground(tried, advice.family, entry.get("defaults") or {}, facts.get("parameters") or {})
+    ground = _ground(tried, advice.family, _shared_settings(entry), facts.get("parameters") or {})
     return _judged(advice, ground, [*_unguarded(series), *_notes(tried, bound, len(healthy))])
+
+
+def _shared_settings(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an optimizer that all its parameter groups share; the default of those that differ."""
+    groups = settings_of_groups(entry)
+    shared = {key: value for key, value in groups[0].items() if all(group.get(key) == value for group in groups)}
+    return {**(entry.get("defaults") or {}), **shared}
 
 
 def _ground(

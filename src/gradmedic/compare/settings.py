@@ -80,12 +80,17 @@ def _options(command: Any) -> dict[str, str]:
 def _optimizer(names: tuple[str, str], facts: tuple[Facts | None, Facts | None]) -> list[Difference]:
     told = [fact.optimizers.get(name, {}) if fact is not None else {} for fact, name in zip(facts, names, strict=True)]
     label = names[0] if names[0] == names[1] else f"{names[0]} / {names[1]}"
-    flat = [dict(_entries(entry, "")) for entry in told]
+    flat = [dict(_entries({**entry, **_by_group(entry)}, "")) for entry in told]
     found: list[Difference] = []
     for key in dict.fromkeys((*flat[0], *flat[1])):
         short = key.removeprefix("defaults.")
         found += _differing("optimizer", f"{label}: {short}", flat[0].get(key), flat[1].get(key))
     return found
+
+
+def _by_group(entry: Mapping[str, Any]) -> dict[str, Any]:
+    groups = entry.get("groups")
+    return {"groups": {str(place): own for place, own in enumerate(groups) if own}} if groups else {}
 
 
 def _models(a: Any, b: Any) -> list[Difference]:

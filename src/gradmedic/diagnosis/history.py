@@ -71,8 +71,8 @@ class Counters:
 class History:
     """Everything remembered of one optimizer.
 
-    Scalars are kept for every step. Tensor columns and counts are kept for steps that have a table, were not skipped,
-    and had a backward pass: on the others nothing was learned.
+    Scalars are kept for every step; of the rates of groups the highest. Tensor columns and counts are kept for
+    steps that have a table, were not skipped, and had a backward pass: on the others nothing was learned.
     """
 
     def __init__(self, optimizer: str, columns: Iterable[str]) -> None:
@@ -95,10 +95,11 @@ class History:
     def push(self, frame: Frame) -> bool:
         """Take one frame; returns whether its tensor table was taken."""
         self.steps += 1
-        self.scalars.push([_float(getattr(frame, name)) for name in SCALARS])
+        rate = leading_rate(frame)
+        self.scalars.push([_float(rate if name == "lr" else getattr(frame, name)) for name in SCALARS])
         self.loss.update(frame.loss, frame.step)
-        if frame.lr is not None:
-            self.peak_lr = max(self.peak_lr, frame.lr)
+        if rate is not None:
+            self.peak_lr = max(self.peak_lr, rate)
         if self.nonfinite_step is None and is_nonfinite(frame):
             self.nonfinite_step = frame.step
         if frame.skipped or not len(frame.tensors):
@@ -158,6 +159,13 @@ class History:
         """Return a tensor column over the last `n` steps that had one: a view [<=n, P], oldest first."""
         ring = self._tensors.get(column)
         return np.empty((0, len(self.names))) if ring is None else ring.window(n)
+
+
+def leading_rate(frame: Frame) -> float | None:
+    """Return the highest learning rate of a step's parameter groups; that of the first one where no other is known."""
+    if len(frame.lrs) < 2:
+        return frame.lr
+    return max((rate for rate in frame.lrs if math.isfinite(rate)), default=frame.lr)
 
 
 def is_nonfinite(frame: Frame) -> bool:

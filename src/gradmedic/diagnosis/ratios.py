@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradmedic.diagnosis.layout import Layout
+from gradmedic.diagnosis.optimizer_facts import rates_of
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
 
@@ -30,13 +31,16 @@ def matrices(layout: Layout) -> tuple[npt.NDArray[np.int64], Floats]:
 def update_ratios(view: View, n: int) -> Floats:
     """Return |update| / |weight| of the weight matrices over the last `n` tables [<=n, L].
 
-    NaN where either is unknown, and where the weight is as good as zero-initialised.
+    NaN where either is unknown, where the weight is as good as zero-initialised, and in a group whose rate is zero
+    while others learn.
     """
     places, floor = matrices(view.layout)
     weight = view.tensor_window("weight_norm", n)[:, places]
     update = view.tensor_window("update_norm", n)[:, places]
     ratios = np.full(weight.shape, np.nan)
     np.divide(update, weight, out=ratios, where=weight > floor)
+    if len(view.frame.lrs) > 1 and min(view.frame.lrs) == 0 < max(view.frame.lrs):
+        ratios[:, rates_of(view)[places] == 0] = np.nan
     return ratios
 
 

@@ -83,6 +83,14 @@ def _is_own_fault(nonfinite: Finding) -> bool:
     return nonfinite.variant == "data" or (nonfinite.variant == "backward" and bool(nans))
 
 
+def _decay_alone(decay: Finding, _effect: Finding) -> bool:
+    return not decay.params.get("by_rate")
+
+
+def _rate_makes_decay(_cause: Finding, decay: Finding) -> bool:
+    return bool(decay.params.get("by_rate"))
+
+
 def _aftermath(nonfinite: Finding, effect: Finding) -> bool:
     """Whether this is seen of a run that has become NaN: for good, or just now."""
     after = effect.step - nonfinite.step
@@ -171,8 +179,10 @@ EDGES: tuple[Edge, ...] = (
     _edge("GM201", _HARM_ONLY, _aftermath),
     _edge("GM201", "GM101 GM203 GM205 GM206 GM308 GM402 GM404 GM405 GM406 GM408 GM409 GM411", _aftermath),
     _edge("GM201", "GM509 GM510 GM514 GM515", _aftermath),
-    # Any step is large beside weights that have been pulled to zero; they pass on no signal, and no gradient.
-    _edge("GM407", "GM401", _always),
+    # Any step is large beside weights that have been pulled to zero; they pass on no signal, and no gradient. A rate
+    # that is far too high makes an ordinary decay, which it multiplies, as large.
+    _edge("GM407", "GM401", _decay_alone),
+    _edge("GM401", "GM407", _rate_makes_decay),
     _edge("GM407", "GM203 GM206 GM301 GM303 GM304 GM402 GM408 GM409 GM509 GM515", _not_later),
     _edge("GM401 GM407", "GM514", _not_later, only="prediction"),
     # Where nothing is active, or all samples are the same to the model, gradients are small for that reason.

@@ -52,7 +52,7 @@ class Preflight:
         self._reached: set[str] = set()
         self._order: dict[str, int] = {}
         self._called: set[str] = set()
-        self._owned: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._owned: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, int]]] = {}
         self._step = 0
         self._compiled = compiled_graphs()
 
@@ -137,12 +137,17 @@ class Preflight:
                 self._removers.pop()()
 
     def collect(
-        self, owners: dict[int, str], stale: list[dict[str, Any]], *, may_wait: bool = True, may_look: bool = True
+        self,
+        owners: dict[int, tuple[str, int]],
+        stale: list[dict[str, Any]],
+        *,
+        may_wait: bool = True,
+        may_look: bool = True,
     ) -> Facts:
         """Bring the facts up to date.
 
         Args:
-            owners: id(parameter) -> name of the optimizer that has it.
+            owners: id(parameter) -> the optimizer that has it, and the place of its parameter group there.
             stale: what optimizers hold that no watched model has.
             may_wait: whether input statistics may be waited for, where they lie on a device.
             may_look: whether no other thread can be writing gradients now.
@@ -160,10 +165,11 @@ class Preflight:
         }
         return self.facts
 
-    def _parameter(self, entry: Any, parameter: torch.Tensor, owners: dict[int, str]) -> ParameterFact:
+    def _parameter(self, entry: Any, parameter: torch.Tensor, owners: dict[int, tuple[str, int]]) -> ParameterFact:
         walked = self.facts.steps_walked > 0
         looked = entry.module in self._looked_at
         old = self.facts.parameters.get(entry.name)
+        owner, group = self._owner(parameter, owners)
         received = old is not None and bool(old.received)
         received = received or (self._may_look and parameter.grad is not None)
         return ParameterFact(
@@ -174,7 +180,8 @@ class Preflight:
             dtype=str(parameter.dtype).removeprefix("torch."),
             numel=parameter.numel(),
             trainable=parameter.requires_grad,
-            optimizer=self._owner(parameter, owners),
+            optimizer=owner,
+            group=group,
             aliases=tuple(entry.aliases),
             reached=(entry.name in self._reached) if walked else None,
             called=(entry.module in self._called) if looked else None,
@@ -182,8 +189,8 @@ class Preflight:
             received=received if walked or received else None,
         )
 
-    def _owner(self, parameter: torch.Tensor, owners: dict[int, str]) -> str | None:
-        """Return the name of the optimizer that has a parameter, or that had it until it was itself let go.
+    def _owner(self, parameter: torch.Tensor, owners: dict[int, tuple[str, int]]) -> tuple[str | None, int | None]:
+        """Return the optimizer that has a parameter, or that had it until it was itself let go, and the group there.
 
         A script that trains in phases makes a new optimizer for each; the head of the first phase was trained.
         """
@@ -191,7 +198,7 @@ class Preflight:
         if key in owners:
             self._owned[key] = weakref.ref(parameter), owners[key]
         entry = self._owned.get(key)
-        return entry[1] if entry is not None and entry[0]() is parameter else None
+        return entry[1] if entry is not None and entry[0]() is parameter else (None, None)
 
 
 def takes_hooks(module: nn.Module) -> bool:

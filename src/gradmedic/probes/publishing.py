@@ -9,7 +9,7 @@ from gradmedic.isolation import Isolation, part
 from gradmedic.probes.by_hand import HandUpdates
 from gradmedic.probes.fleet import Fleet
 from gradmedic.probes.flow import FlowClip
-from gradmedic.probes.membership import describe_optimizer
+from gradmedic.probes.membership import coarse, describe_optimizer
 from gradmedic.probes.origin_watch import OriginWatch
 from gradmedic.probes.pending import PendingFrame
 from gradmedic.probes.preflight import Preflight
@@ -124,7 +124,7 @@ class Publisher:
         Args:
             may_wait: whether what still lies on a device may be waited for.
         """
-        owners: dict[int, str] = {}
+        owners: dict[int, tuple[str, int]] = {}
         stale: list[dict[str, Any]] = []
         self._roster.refresh()
         if self.sampling is not None:
@@ -156,6 +156,7 @@ class Publisher:
 
     def _tell_facts(self, step: int, *, may_wait: bool = False, **when: float) -> None:
         facts = self.collect_facts(may_wait=may_wait).to_json()
-        if facts != self._last_facts:
-            self._last_facts = facts
+        compared = {**facts, "optimizers": coarse(facts["optimizers"])}
+        if compared != self._last_facts:
+            self._last_facts = compared
             self._output.event({"kind": "facts", "step": step, **when, "facts": facts})

@@ -48,6 +48,10 @@ LARGE_MODEL = 10_000_000
 LAYERS = 3
 
 
+#: Rates of parameter groups that are spelled out.
+_SHOWN_RATES = 4
+
+
 def facts_table(summary: RunSummary, lang: str) -> Table:
     """Return a grid of labels and values."""
     words = WORDS[lang]
@@ -145,6 +149,23 @@ def _name(series: Series, lang: str) -> str:
     return WORDS[lang]["process"].format(name=name, n=series.process) if series.process else name
 
 
+def _rates(series: Series) -> str:
+    """Return the learning rate, first and last where they differ, and those of all groups where these differ."""
+    assert series.lr is not None
+    began, ended = series.lrs or ((series.lr[0],), (series.lr[1],))
+    if len(began) == len(ended) == 1:
+        return wording.number(began[0]) if began == ended else _arrow(began[0], ended[0])
+    first, last = _row(began), _row(ended)
+    return first if first == last else f"{first} → {last}"
+
+
+def _row(rates: tuple[float, ...]) -> str:
+    """Return rates beside each other; of many only the lowest and the highest."""
+    if len(rates) > _SHOWN_RATES:
+        return f"{wording.number(min(rates))} … {wording.number(max(rates))}"
+    return " | ".join(map(wording.number, rates))
+
+
 def _values(series: Series, lang: str, large: bool) -> list[tuple[str, str]]:
     """Return (label, value) of loss, learning rate and gradient norm, those that are known."""
     words = WORDS[lang]
@@ -152,8 +173,7 @@ def _values(series: Series, lang: str, large: bool) -> list[tuple[str, str]]:
     if series.loss is not None:
         found.append((words["loss"], _arrow(*series.loss)))
     if series.lr is not None:
-        same = series.lr[0] == series.lr[1]
-        found.append((words["lr"], wording.number(series.lr[0]) if same else _arrow(*series.lr)))
+        found.append((words["lr"], _rates(series)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
         if series.nonfinite and any(math.isfinite(norm) for norm in series.norms):

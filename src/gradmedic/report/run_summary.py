@@ -27,6 +27,8 @@ class Series:
             only one.
         steps, skipped: numbers of steps, skipped ones included; of skipped ones.
         loss, lr: first and last, None where nothing is known; losses of skipped steps are left out, unless all are.
+        lrs: the same of the rates that parameter groups have, each different one once; of one rate alone where all
+            have the same.
         norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out, and
             non-finite ones where a third has others.
         nonfinite: steps that were not skipped and whose norm is NaN or infinite.
@@ -40,6 +42,7 @@ class Series:
     skipped: int = 0
     loss: tuple[float, float] | None = None
     lr: tuple[float, float] | None = None
+    lrs: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     norms: tuple[float, ...] = ()
     nonfinite: int = 0
     largest: tuple[float, int] | None = None
@@ -93,6 +96,7 @@ class _Scalars:
     step: int
     loss: float | None
     lr: float | None
+    lrs: tuple[float, ...]
     norm: float | None
     skipped: bool
 
@@ -151,7 +155,7 @@ def _sort_in(made: dict[tuple[str, int], list[_Scalars]], part: dict[str, int], 
     earlier = made.get((name, part.setdefault(name, 0)))
     if earlier and frame.step <= earlier[-1].step:
         part[name] += 1
-    scalars = _Scalars(frame.step, frame.loss, frame.lr, frame.grad_norm, frame.skipped)
+    scalars = _Scalars(frame.step, frame.loss, frame.lr, frame.lrs, frame.grad_norm, frame.skipped)
     key = (name, part[name])
     made.setdefault(key, []).append(scalars)
     return key
@@ -169,11 +173,22 @@ def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Seri
         skipped=sum(frame.skipped for frame in frames),
         loss=(losses[0], losses[-1]) if losses else None,
         lr=(rates[0], rates[-1]) if rates else None,
+        lrs=_of_groups(frames),
         norms=tuple(_thirds(norms)),
         nonfinite=sum(not math.isfinite(norm) for norm in norms),
         largest=_largest(frames),
         flow=flow,
     )
+
+
+def _of_groups(frames: list[_Scalars]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the different rates of the first and the last step that have any; None where there are none."""
+    first = next((frame for frame in frames if frame.lr is not None), None)
+    if first is None:
+        return None
+    last = next(frame for frame in reversed(frames) if frame.lr is not None)
+    began, ended = (tuple(dict.fromkeys(frame.lrs)) or (frame.lr or 0.0,) for frame in (first, last))
+    return began, ended
 
 
 def _largest(frames: list[_Scalars]) -> tuple[float, int] | None:

@@ -16,6 +16,7 @@ KEYS = {
         "optimizers",
         "findings",
         "not_judged",
+        "alone",
         "scalars",
         "correlation",
         "marks",

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
-from gradmedic.diagnosis.optimizer_facts import is_adam_kin, number_of
+from gradmedic.diagnosis.optimizer_facts import is_adam_kin, numbers_of
 from gradmedic.diagnosis.ratios import median_of, update_ratios
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.schedule_phase import at_usual_rate
@@ -60,10 +60,13 @@ class EpsilonDominates:
         harmed = view.harm.reason == "not_falling"
         if not harmed and tables > limits.opening:
             return
-        eps = number_of(view, "eps") if is_adam_kin(view) else None
-        places = np.flatnonzero(view.layout.numel >= limits.elements)
-        if not eps or not len(places):
+        if not is_adam_kin(view):
             return
+        of_all = numbers_of(view, "eps")
+        places = np.flatnonzero((view.layout.numel >= limits.elements) & (of_all > 0))
+        if not len(places):
+            return
+        eps = of_all[places]
         scales = view.window("clip_scale", limits.window)
         scale = float(np.nanmedian(scales)) if np.isfinite(scales).any() else 1.0
         unit = scale / np.sqrt(view.layout.numel[places])
@@ -75,10 +78,10 @@ class EpsilonDominates:
         small = live & (rms < limits.times * eps)
         if not live.any():
             return
-        if eps > limits.chosen and tables <= limits.opening:
+        if (eps > limits.chosen).any() and tables <= limits.opening:
             yield from self._chosen(view, places, np.where(live, rms, np.inf), eps)
         if harmed and small.sum() > limits.share * live.sum():
-            yield self._draft(view, places[small], float(np.median(rms[small])), eps)
+            yield self._draft(view, places[small], float(np.median(rms[small])), float(np.median(eps[small])))
 
     def holds(self, finding: Finding, view: View) -> bool:
         """Take it back when the loss falls after all."""
@@ -86,18 +89,19 @@ class EpsilonDominates:
             return True
         return not (view.due(self.period) and view.loss.falling)
 
-    def _chosen(self, view: View, places: np.ndarray, rms: Floats, eps: float) -> Iterator[Draft]:
+    def _chosen(self, view: View, places: np.ndarray, rms: Floats, eps: Floats) -> Iterator[Draft]:
         """Yield a draft where a large epsilon has made something else of the optimizer, whatever the loss does."""
         limits = self.thresholds
         known = np.isfinite(rms).sum()
-        small = rms < eps
+        small = (rms < eps) & (eps > limits.chosen)
         if small.sum() <= limits.share * known or not at_usual_rate(view, limits.window):
             return
-        extreme = (rms < eps / limits.extreme).sum() > limits.share * known
+        extreme = (small & (rms < eps / limits.extreme)).sum() > limits.share * known
         slow = median_of(update_ratios(view, limits.window)) < limits.ratio
         severity: Severity = "warning" if extreme and slow else "info"
         variant = "chosen" if extreme and slow else "note"
-        yield self._draft(view, places[small], float(np.median(rms[small])), eps, severity, variant)
+        found = float(np.median(rms[small])), float(np.median(eps[small]))
+        yield self._draft(view, places[small], *found, severity, variant)
 
     def _draft(
         self,

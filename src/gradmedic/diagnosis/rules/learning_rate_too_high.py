@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
+from gradmedic.diagnosis.fastest_group import Fastest, fastest
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.gated import has_recovered
 from gradmedic.diagnosis.jump import first_high, jump_before, rises_at_once
 from gradmedic.diagnosis.large_steps import LargeSteps
 from gradmedic.diagnosis.loss import FALL, STALL
-from gradmedic.diagnosis.optimizer_facts import defaults_of
+from gradmedic.diagnosis.optimizer_facts import any_group_has
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -98,12 +99,12 @@ class LearningRateTooHigh:
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Measure every table; judge whenever the run is harmed."""
         state = self._state(view.frame.optimizer)
-        if view.table:
-            state.steps.add(view.frame.step, self._ratio(view))
-            if state.wiped is None and state.steps.recent > self.thresholds.ratio_certain:
-                state.wiped = view.history.steps
+        self._take(view, state, None)
+        fast = fastest(view)
+        if fast is not None and (draft := self._of_group(view, fast)) is not None:
+            yield draft
+            return
         reason = view.harm.reason
-        self._date(view, state)
         if reason in ("diverged", "nonfinite") and self._caused(state):
             yield self._draft(view, state, "error", 0.85)
         elif state.diverged >= self.thresholds.lasting and state.led:
@@ -119,7 +120,32 @@ class LearningRateTooHigh:
         """Take it back when a loss that had diverged, or had gone up, has come down again, and falls."""
         if finding.params.get("harm") == "@harm_raised" and finding.optimizer == view.frame.optimizer:
             return view.loss.falling is not True
+        if finding.variant == "group" and finding.params["ratio"] > self.thresholds.ratio_certain:
+            return True  # the other groups may learn the task all the same, on top of a layer that was thrown away
         return not has_recovered(finding, view)
+
+    def _take(self, view: View, state: _State, held: npt.NDArray[np.bool_] | None) -> None:
+        if view.table:
+            state.steps.add(view.frame.step, self._ratio(view, held))
+            if state.wiped is None and state.steps.recent > self.thresholds.ratio_certain:
+                state.wiped = view.history.steps
+        self._date(view, state)
+
+    def _of_group(self, view: View, fast: Fastest) -> Draft | None:
+        """Return what is for certain of the group with the highest rate: the median of all matrices may hide it."""
+        state = self._state(f"{view.frame.optimizer}\0fastest")
+        self._take(view, state, fast.held)
+        reason, enough = view.harm.reason, state.steps.above >= self.thresholds.steps
+        severity: Severity = "warning"
+        if reason in ("diverged", "nonfinite") and self._caused(state):
+            severity = "error"
+        elif not (reason == "not_falling" and view.due(10) and enough and not self._has_settled(view, state.steps)):
+            return None
+        draft = self._draft(view, state, severity, 0.8 if severity == "error" else 0.65)
+        if draft.variant:
+            return draft
+        where = view.layout.pick(np.flatnonzero(fast.held))
+        return replace(draft, variant="group", where=where, params={**draft.params, "other": fast.other})
 
     def _state(self, optimizer: str) -> _State:
         limits = self.thresholds
@@ -145,10 +171,13 @@ class LearningRateTooHigh:
             return False
         return state.steps.led_up_to(began if first is None else first, self.thresholds.lead)
 
-    def _ratio(self, view: View) -> float:
+    def _ratio(self, view: View, held: npt.NDArray[np.bool_] | None) -> float:
         update = view.tensor_window("update_norm", 1)[-1]
         weight = view.tensor_window("weight_norm", 1)[-1]
         places, floor = self._matrices(view)
+        if held is not None:
+            mine = held[places]
+            places, floor = places[mine], floor[mine]
         update, weight = update[places], weight[places]
         heavy = weight > floor  # False for NaN
         if not heavy.any():
@@ -205,7 +234,7 @@ class LearningRateTooHigh:
 
     def _stuck(self, view: View, state: _State) -> Iterator[Draft]:
         limits, steps = self.thresholds, state.steps
-        if defaults_of(view).get("line_search_fn") or self._has_settled(view, steps):
+        if any_group_has(view, "line_search_fn") or self._has_settled(view, steps):
             return
         if steps.above >= limits.steps:
             yield self._draft(view, state, "warning", 0.7)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.history import leading_rate
 from gradmedic.diagnosis.loss import STALL
 from gradmedic.diagnosis.ratios import matrices, median_of, update_ratios
 from gradmedic.diagnosis.schedule_phase import at_usual_rate, clipped_share
@@ -100,7 +101,7 @@ class LearningRateTooLow:
         limits = self.thresholds
         low, high = limits.raising
         times = float(f"{min(high, max(low, limits.healthy / max(ratio, 1e-30))):.1g}")
-        lr = view.frame.lr or 0.0
+        lr = leading_rate(view.frame) or 0.0
         return Draft(
             severity="warning",
             confidence=0.8 if cosine > limits.cosine else 0.65,

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
+from gradmedic.diagnosis.history import leading_rate
 from gradmedic.diagnosis.view import View
+from gradmedic.facts import settings_of_groups
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,7 +67,7 @@ class LostUpdates:
             where=view.layout.pick(places),
             evidence=(
                 Evidence("share of low-precision elements that a step leaves unchanged", share, self.thresholds.share),
-                Evidence("learning rate", view.frame.lr),
+                Evidence("learning rate", leading_rate(view.frame)),
             ),
             params={"share": 100 * share, "n": len(places), "dtype": _dtypes(view, places)},
         )
@@ -79,7 +81,7 @@ class LostUpdates:
     def _judged(self, view: View) -> bool:
         if not view.due(self.period) or view.history.tables < self.thresholds.steps:
             return False
-        lr = view.frame.lr
+        lr = leading_rate(view.frame)
         if lr is not None and (lr == 0 or lr < self.thresholds.rate * view.history.peak_lr):
             return False
         return bool(view.layout.low_precision.any()) and not _is_compensated(view)
@@ -110,7 +112,10 @@ def _is_compensated(view: View) -> bool:
     master weights.
     """
     known: Any = view.facts.optimizers.get(view.frame.optimizer, {}) if view.facts else {}
-    words = [str(known.get("class", "")), *(key for key, value in (known.get("defaults") or {}).items() if value)]
+    words = [
+        str(known.get("class", "")),
+        *(key for group in settings_of_groups(known) for key, value in group.items() if value),
+    ]
     return any(mark in word.lower() for word in words for mark in _COMPENSATED)
 
 

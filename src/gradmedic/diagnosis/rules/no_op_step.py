@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
+from gradmedic.diagnosis.history import leading_rate
+from gradmedic.diagnosis.optimizer_facts import rates_of
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
 
@@ -71,7 +73,7 @@ class NoOpStep:
         return replace(before, params={**before.params, "steps": steps}, evidence=evidence)
 
     def _look(self, view: View) -> Iterator[Draft]:
-        if not view.table or view.history.tables < self.thresholds.steps or not view.frame.lr:
+        if not view.table or view.history.tables < self.thresholds.steps or not leading_rate(view.frame):
             return
         if view.optimizer_class.lower() in _MAY_STAND_STILL:
             return
@@ -102,7 +104,7 @@ class NoOpStep:
 
     def _should_move(self, view: View) -> npt.NDArray[np.bool_]:
         """Whether a step of this size cannot round to nothing [P]."""
-        lr = view.frame.lr or 0.0
+        lr = np.nan_to_num(rates_of(view))
         weight = view.tensor_window("weight_norm", 1)[-1]
         size = np.sqrt(np.maximum(view.layout.numel, 1))
         if any(word in view.optimizer_class.lower() for word in _ADAPTIVE):
@@ -116,6 +118,7 @@ class NoOpStep:
 
     def _draft(self, view: View, places: npt.NDArray[np.int64], severity: Severity, steps: int, variant: str) -> Draft:
         first = int(view.history.table_steps.window(steps)[0, 0])
+        rate = float(rates_of(view)[places].max())
         return Draft(
             severity=severity,
             confidence=0.9 if variant == "" else 0.7,
@@ -124,8 +127,8 @@ class NoOpStep:
             evidence=(
                 Evidence("update norm", 0.0, 0.0, ""),
                 Evidence("steps in a row", steps, steps, "steps"),
-                Evidence("learning rate", view.frame.lr, 0.0, ""),
+                Evidence("learning rate", rate, 0.0, ""),
             ),
-            params={"n": len(places), "steps": steps, "lr": view.frame.lr},
+            params={"n": len(places), "steps": steps, "lr": rate},
             variant=variant,
         )

@@ -14,7 +14,7 @@ from gradmedic.diagnosis.bursts import loss_rise, stood_out
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence
 from gradmedic.diagnosis.history import SCALAR_STEPS
-from gradmedic.diagnosis.optimizer_facts import second_moment_beta
+from gradmedic.diagnosis.optimizer_facts import second_moment_betas
 from gradmedic.diagnosis.ring import Floats
 from gradmedic.diagnosis.view import View
 from gradmedic.facts import Facts
@@ -72,7 +72,7 @@ class StaleSecondMoment:
         self.thresholds = thresholds or Thresholds()
         self._states: dict[str, _State] = {}
         self._jumps: dict[str, int] = {}
-        self._betas: dict[str, float | None] = {}
+        self._betas: dict[str, Floats | float | None] = {}
         self._facts: Facts | None = None
 
     def evaluate(self, view: View) -> Iterator[Draft]:
@@ -101,12 +101,12 @@ class StaleSecondMoment:
         if self._facts is not view.facts:
             self._facts, self._betas = view.facts, {}
         name = view.frame.optimizer
-        if name not in self._betas:
-            self._betas[name] = second_moment_beta(view)
+        state = self._states.get(name)
+        if name not in self._betas or state is None or state.names != view.layout.names:
+            self._betas[name] = _shared(second_moment_betas(view))
         beta = self._betas[name]
         if beta is None:
             return
-        state = self._states.get(name)
         if state is None or state.names != view.layout.names:
             size = len(view.layout.names)
             state = _State(np.zeros(size), np.zeros(size), view.layout.names)
@@ -123,8 +123,9 @@ class StaleSecondMoment:
             state.weight += 1 - keep
         else:
             known = np.isfinite(square)
-            state.moment[known] += (1 - keep) * (square[known] - state.moment[known])
-            state.weight[known] += (1 - keep) * (1 - state.weight[known])
+            gain = np.broadcast_to(1 - keep, square.shape)[known]
+            state.moment[known] += gain * (square[known] - state.moment[known])
+            state.weight[known] += gain * (1 - state.weight[known])
         if view.history.tables >= self.thresholds.tables:
             self._compare(view, state, square)
 
@@ -156,7 +157,8 @@ class StaleSecondMoment:
         counts = after - before > limits.trifling * (view.loss.first - before)
         jumps = self._jumps[view.frame.optimizer] = self._jumps.get(view.frame.optimizer, 0) + counts
         grave = counts and (bool(view.harm) or self._unlearned(view, losses, at, before) or jumps >= limits.repeated)
-        beta = second_moment_beta(view) or 0.0
+        betas = second_moment_betas(view)
+        beta = float(betas[event.place]) if betas is not None else 0.0
         yield Draft(
             severity="warning" if grave else "info",
             confidence=0.7 if view.harm else 0.6,
@@ -185,6 +187,15 @@ class StaleSecondMoment:
             return float(np.median(later[len(later) // 2 :])) > (1 + limits.loss.loss_rise) * float(losses[at])
         lasting = float(np.median(losses[at + 1 : at + 1 + limits.loss.after]))
         return lasting - before > limits.unlearned * (view.loss.first - before)
+
+
+def _shared(betas: Floats | None) -> Floats | float | None:
+    """Return decays as one number where all tensors have the same, as nearly always: it is used at every step."""
+    if betas is None or not len(betas):
+        return None
+    # A tensor whose decay is not known keeps nothing, so that no gradient of it has ever outgrown the mean.
+    known = np.nan_to_num(betas)
+    return float(known[0]) if (known == known[0]).all() else known
 
 
 def _steps(view: View) -> int:

@@ -11,6 +11,7 @@ from gradmedic.diagnosis.bottomless import Bottomless
 from gradmedic.diagnosis.draft import Draft, Kind
 from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.module_rows import SampledRow
+from gradmedic.diagnosis.optimizer_facts import any_group_has
 from gradmedic.diagnosis.probed import verdicts
 from gradmedic.diagnosis.view import View
 from gradmedic.types import Severity
@@ -173,5 +174,4 @@ def _trains_a_model(view: View) -> bool:
 
 
 def _maximizes(view: View) -> bool:
-    entry = view.facts.optimizers.get(view.frame.optimizer, {}) if view.facts else {}
-    return bool((entry.get("defaults") or {}).get("maximize"))
+    return any_group_has(view, "maximize")
