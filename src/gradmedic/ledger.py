@@ -196,6 +196,8 @@ class Ledger:
         self.release()
         for finding in self.engine.finish():
             self._found(finding)
+        for finding in self.engine.revised:  # whoever reads the record takes the last word
+            self._note(finding)
 
     def _waits_on_device(self, pending: PendingFrame) -> bool:
         return self._on_device or any(reading.device.type != "cpu" for reading, _ in pending.readings)
@@ -279,7 +281,7 @@ class Ledger:
 
     def _found(self, finding: Finding) -> None:
         recorder = self.recorder
-        recorder.event({"kind": "finding", "step": finding.step, "finding": finding.to_json(full=True)})
+        self._note(finding)
         if finding.severity != "info":
             recorder.protect(finding.step)
             recorder.dump_flight()
@@ -290,6 +292,9 @@ class Ledger:
         self._call_back(finding)
         if self._sinks:
             self._sinks.found(finding)
+
+    def _note(self, finding: Finding) -> None:
+        self.recorder.event({"kind": "finding", "step": finding.step, "finding": finding.to_json(full=True)})
 
     @part("on_finding")
     def _call_back(self, finding: Finding) -> None:

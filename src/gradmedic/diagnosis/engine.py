@@ -32,7 +32,8 @@ class Engine:
     """Judges a run as it goes.
 
     Hand it every event and every frame in order; each `on_frame` returns the findings that this frame brought. Memory
-    is bounded: scalars of 512 steps, tensor columns of 64.
+    is bounded: scalars of 512 steps, tensor columns of 64. Once the run has ended, `revised` holds the earlier findings
+    that say something else now: how often it was so, or how the run went on.
 
     Args:
         rules: "default", or a sequence of codes and rule objects.
@@ -63,6 +64,7 @@ class Engine:
         self.lang = lang
         self.strict = strict
         self.errors: list[str] = []
+        self.revised: list[Finding] = []
         self.facts: Facts | None = None
         self._limits = checked_limits(limits)
         self._rules = select(rules)
@@ -105,6 +107,7 @@ class Engine:
         if self._finished:
             return []
         self._finished = True
+        before = dict(self._found)
         made: list[Finding] = []
         for name, history in self._histories.items():
             events, self._events = self._events, []
@@ -113,6 +116,8 @@ class Engine:
             for rule in tuple(self._rules):
                 self._guarded(rule, view, self._withdraw)  # what stood for the sake of one that is taken back too
             self._say_how_it_ended(view)
+        kept = {id(finding) for finding in [*before.values(), *made]}
+        self.revised = [finding for finding in self._found.values() if id(finding) not in kept]
         return made
 
     def _say_how_it_ended(self, view: View) -> None:

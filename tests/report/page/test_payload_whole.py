@@ -231,7 +231,7 @@ def test_findings_told_while_training_are_those_of_a_diagnosis():
     engine, told = Engine(), []
     for each in frames:
         told += engine.on_frame(each)
-    told += engine.finish()
+    told += [*engine.finish(), *engine.revised]
     events = [{"kind": "finding", "step": each.step, "finding": each.to_json(full=True)} for each in told]
     run = run_of(frames, events=events)
     now = payload(run, diagnose(run))
