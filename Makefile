@@ -33,10 +33,11 @@ types: $(STAMP)
 # Pages are also opened in a real Chromium, where one is installed (GRADMEDIC_CHROMIUM names another one).
 BROWSER := $(or $(GRADMEDIC_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
 
-# One thread each: threads of several processes that wait for each other on few cores slow everything down.
+# One thread each: threads of several processes that wait for each other on few cores slow everything down. Three processes
+# on two cores: a third of the time the tests of commands, ranks and pages wait for others.
 check: $(STAMP)
 	$(if $(BROWSER),,@echo "no Chromium found: tests/browser is left out")
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(BROWSER),,--ignore=tests/browser)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(BROWSER),,--ignore=tests/browser)
 
 docs: reference
 	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs

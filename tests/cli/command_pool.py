@@ -9,6 +9,7 @@ what is different is that torch has been imported before the script begins.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -102,7 +103,8 @@ class Forked:
         clock = threading.Timer(timeout, lambda: (late.set(), os.killpg(self.pid, signal.SIGKILL)))
         clock.start()
         try:
-            self.stdin.write(stdin)  # fewer bytes than a pipe holds
+            with contextlib.suppress(BrokenPipeError):  # it may have ended without reading them
+                self.stdin.write(stdin)  # fewer bytes than a pipe holds
             self.stdin.close()
             read: list[bytes] = []
             other = threading.Thread(target=lambda: read.append(self.stderr.read()))
