@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradmedic.errors import InputError
 from gradmedic.stats import gradient_stats, native
+from gradmedic.stats.team import TorchThreads
 
 
 def many() -> list[torch.Tensor]:
@@ -35,11 +36,16 @@ def run_python(code: str) -> str:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_bits_do_not_depend_on_the_number_of_threads(threads, monkeypatch):
+@pytest.mark.parametrize("torchs", [True, False], ids=["threads of torch", "threads of its own"])
+def test_bits_do_not_depend_on_the_number_of_threads(threads, torchs, monkeypatch):
     xs = many()
     monkeypatch.setattr(native, "_threads", lambda: 1)
     first = gradient_stats(xs, histogram=True, backend="native")
+    torch.set_num_threads(threads)
     monkeypatch.setattr(native, "_threads", lambda: threads)
+    entry = TorchThreads().entry
+    monkeypatch.setattr(native._TORCH_THREADS, "entry", lambda wanted: entry(wanted) if torchs else 0)
+    torch.randn(300, 300) @ torch.randn(300, 300)
     for _ in range(3):
         assert identical(gradient_stats(xs, histogram=True, backend="native"), first)
 
@@ -126,4 +132,4 @@ def test_what_it_cannot_read_is_named():
 
 def test_it_takes_nothing_but_a_list_and_its_questions():
     with pytest.raises(TypeError, match="list of tensors"):
-        native._native.measure((), (), 0, 0, 0, 1)
+        native._native.measure((), (), 0, 0, 0, 1, 0)

@@ -1,4 +1,4 @@
-/* Statistics of many dense CPU tensors in one pass over memory, on threads of its own, without the GIL.
+/* Statistics of many dense CPU tensors in one pass over memory, on several threads, without the GIL.
  *
  * Python's limited API (3.10) and raw addresses only: one binary serves every later Python and every torch. The work is
  * cut at boundaries that depend on the sizes alone, and partial results are joined in order, so that the result depends
@@ -17,10 +17,14 @@
 
 /* Elements of an item of work, and of the work that is worth another thread: on a busy machine, a thread may have to
  * wait for its first turn, and the call for the thread. */
-enum { CHUNK = 1 << 17, PER_THREAD = 1 << 21, MAX_THREADS = 64 };
+enum { CHUNK = 1 << 17, PER_THREAD = 1 << 21, MAX_THREADS = 64, TEAM_ITEMS = 4 };
 /* Rows of `moments` and of `counts`, as types.MOMENT_COLUMNS and types.COUNT_COLUMNS. */
 enum { NORM, MAX_ABS, MIN_ABS, MEAN, STD, MEAN_ABS };
 enum { NUMEL, ZEROS, NANS, INFS };
+
+/* GOMP_parallel of the OpenMP runtime that torch computes with: calls `work` with `data` on up to `threads` threads,
+ * 0 being its default. */
+typedef void (*Team)(void (*work)(void *), void *data, unsigned threads, unsigned flags);
 
 /* One piece of work: elements [start, start + CHUNK) of one tensor, or all of the small tensors [tensor, last). */
 typedef struct {
@@ -37,6 +41,7 @@ typedef struct {
     int64_t *counts, *histogram, *item_histograms;
     const double *factors; /* of each tensor, to multiply by; NULL: measure */
     Item *items;
+    Team team; /* NULL: threads of our own */
 } Job;
 
 /* Write the row of one tensor from its sums. */
@@ -152,8 +157,13 @@ static void finish(const Job *job)
     }
 }
 
-/* Threads live for one call: nothing to wait for in a forked child, nothing to shut down. */
-static void run(Job *job, int n_threads)
+static void work_in_team(void *job)
+{
+    (void)work(job);
+}
+
+/* Threads of our own live for one call: nothing to wait for in a forked child, nothing to shut down. */
+static void run_on_own_threads(Job *job, int n_threads)
 {
     pthread_t threads[MAX_THREADS];
     int started = 0;
@@ -169,6 +179,17 @@ static void run(Job *job, int n_threads)
     work(job);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
+}
+
+/* Run on torch's threads where there is a team: after a backward pass they spin for some milliseconds in wait for more,
+ * and a thread of our own would find no core that is free. Whoever comes takes the next item, so that any number of
+ * threads gives the same result. 0 asks for as many as torch's own loops have: another number would end some of them. */
+static void run(Job *job, int n_threads)
+{
+    if (job->team && n_threads > 1 && job->n_items >= TEAM_ITEMS)
+        job->team(work_in_team, job, 0, 0);
+    else
+        run_on_own_threads(job, job->team ? 1 : n_threads);
     if (!job->factors)
         finish(job);
 }
@@ -342,16 +363,17 @@ end:
 static PyObject *measure(PyObject *self, PyObject *args)
 {
     PyObject *tensors, *questions, *ask[QUESTIONS];
-    unsigned long long moments, counts, histogram;
+    unsigned long long moments, counts, histogram, team;
     int n_threads;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOKKKi", &tensors, &questions, &moments, &counts, &histogram, &n_threads) ||
+    if (!PyArg_ParseTuple(args, "OOKKKiK", &tensors, &questions, &moments, &counts, &histogram, &n_threads, &team) ||
         unpack(tensors, questions, ask) != 0)
         return NULL;
     Job job = {
         .moments = (double *)(uintptr_t)moments,
         .counts = (int64_t *)(uintptr_t)counts,
         .histogram = (int64_t *)(uintptr_t)histogram,
+        .team = (Team)(uintptr_t)team,
     };
     return run_over(tensors, ask, &job, NULL, n_threads);
 }
@@ -359,13 +381,13 @@ static PyObject *measure(PyObject *self, PyObject *args)
 static PyObject *multiply(PyObject *self, PyObject *args)
 {
     PyObject *tensors, *questions, *ask[QUESTIONS];
-    unsigned long long factors;
+    unsigned long long factors, team;
     int n_threads;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOKi", &tensors, &questions, &factors, &n_threads) ||
+    if (!PyArg_ParseTuple(args, "OOKiK", &tensors, &questions, &factors, &n_threads, &team) ||
         unpack(tensors, questions, ask) != 0)
         return NULL;
-    Job job = {.factors = (const double *)(uintptr_t)factors};
+    Job job = {.factors = (const double *)(uintptr_t)factors, .team = (Team)(uintptr_t)team};
     return run_over(tensors, ask, &job, scalable, n_threads);
 }
 
@@ -430,11 +452,12 @@ static PyObject *compare(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"measure", measure, METH_VARARGS,
-     "measure(tensors, questions, moments, counts, histogram, n_threads) -> list of skipped positions\n\n"
+     "measure(tensors, questions, moments, counts, histogram, n_threads, team) -> list of skipped positions\n\n"
      "Writes column-wise into float64 [6, N] and int64 [4, N] at the addresses `moments` and `counts`, and adds to\n"
-     "int64 [N, 64] at `histogram` where that is not 0. Rows of skipped tensors are not touched."},
+     "int64 [N, 64] at `histogram` where that is not 0. Rows of skipped tensors are not touched. `team` is the\n"
+     "address of a GOMP_parallel whose threads work, or 0 for threads of our own."},
     {"multiply", multiply, METH_VARARGS,
-     "multiply(tensors, questions, factors, n_threads) -> list of skipped positions\n\n"
+     "multiply(tensors, questions, factors, n_threads, team) -> list of skipped positions\n\n"
      "Multiplies each tensor of float32 or float64 in place by its factor, float64 [N] at the address `factors`."},
     {"gather", gather, METH_VARARGS,
      "gather(tensors, questions, geometry, out, wide) -> list of skipped positions\n\n"

@@ -9,9 +9,12 @@ def measure(
     counts: int,
     histogram: int,
     n_threads: int,
+    team: int,
     /,
 ) -> list[int]: ...
-def multiply(tensors: list[Any], questions: tuple[Any, ...], factors: int, n_threads: int, /) -> list[int]: ...
+def multiply(
+    tensors: list[Any], questions: tuple[Any, ...], factors: int, n_threads: int, team: int, /
+) -> list[int]: ...
 def gather(
     tensors: list[Any],
     questions: tuple[Any, ...],

@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 from gradmedic.errors import InputError
 from gradmedic.stats.inputs import flat_view
 from gradmedic.stats.table import StatsTable
+from gradmedic.stats.team import TorchThreads
 from gradmedic.types import HISTOGRAM_BINS
 
 try:
@@ -26,6 +27,8 @@ except ImportError:  # no compiler at hand when gradmedic was installed
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 #: Bound on the copy of a tensor that has gaps in memory.
 _COPY_BYTES = 1 << 26
+
+_TORCH_THREADS = TorchThreads()
 
 # The order is that of the enumeration in _native.c.
 _QUESTIONS: tuple[Any, ...] = (
@@ -65,8 +68,9 @@ def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]
     moments = torch.zeros(6, len(tensors), dtype=torch.float64, device="cpu")
     counts = torch.zeros(4, len(tensors), dtype=torch.int64, device="cpu")
     bins = torch.zeros(len(tensors), HISTOGRAM_BINS, dtype=torch.int64, device="cpu") if histogram else None
-    address = 0 if bins is None else bins.data_ptr()
-    left = _native.measure(tensors, _QUESTIONS, moments.data_ptr(), counts.data_ptr(), address, _threads())
+    threads = _threads()
+    where = moments.data_ptr(), counts.data_ptr(), 0 if bins is None else bins.data_ptr()
+    left = _native.measure(tensors, _QUESTIONS, *where, threads, _TORCH_THREADS.entry(threads))
     return StatsTable(moments, counts, bins), left
 
 
@@ -83,7 +87,8 @@ def multiply(tensors: list[Any], factors: Sequence[float]) -> list[int]:
     if _native is None or not hasattr(_native, "multiply"):
         return list(range(len(tensors)))
     numbers = np.array(factors, dtype=np.float64)
-    left = _native.multiply(tensors, _QUESTIONS, numbers.ctypes.data, _threads())
+    threads = _threads()
+    left = _native.multiply(tensors, _QUESTIONS, numbers.ctypes.data, threads, _TORCH_THREADS.entry(threads))
     if left:
         others = set(left)
         increment_version([tensor for at, tensor in enumerate(tensors) if at not in others])
