@@ -3,7 +3,8 @@ import pytest
 from record_samples import frame
 
 from gradmedic.record.arrays import to_numpy
-from gradmedic.record.schema import TENSORS, RowBuilder
+from gradmedic.record.rows import RowBuilder
+from gradmedic.record.schema import TENSORS
 from gradmedic.record.stream import StreamEncoder, decode
 
 
