@@ -7,6 +7,9 @@ from record_samples import frame, table
 
 from gradmedic.frame import Frame
 from gradmedic.record import MemoryRecorder, Recorder, open_run
+from gradmedic.record.rows import RowBuilder
+from gradmedic.record.schema import SCHEMAS
+from gradmedic.record.stream import TIGHT, StreamEncoder
 
 
 def size_of(folder):
@@ -102,6 +105,19 @@ def test_many_small_flushes_do_not_make_a_large_file(tmp_path):
     recorder.close()
     assert open_run(tmp_path).series("step").tolist() == list(range(300))
     assert size_of(tmp_path) < 300 * 300
+
+
+def test_what_is_closed_is_as_small_as_if_it_had_been_written_in_one_piece(tmp_path):
+    recorder = Recorder(tmp_path, meta={})
+    rows = [(frame(step, tensors=20), step) for step in range(60)]
+    for each, _ in rows:
+        recorder.put(each, keep=True)
+        assert recorder.flush()
+    recorder.close()
+    for kind, build in (("tensors", RowBuilder().tensors), ("steps", RowBuilder().steps)):
+        (path,) = tmp_path.glob(f"{kind}-*")
+        encoder = StreamEncoder(SCHEMAS[kind], TIGHT)
+        assert path.stat().st_size == pytest.approx(len(encoder.encode(build(rows)) + encoder.end()), rel=0.02)
 
 
 def test_events_beyond_their_share_are_dropped_but_findings_are_kept(tmp_path):

@@ -3,14 +3,15 @@ import pytest
 from record_samples import frame
 
 from gradmedic.record.arrays import to_numpy
-from gradmedic.record.schema import TENSORS, RowBuilder
-from gradmedic.record.stream import StreamEncoder, decode
+from gradmedic.record.rows import RowBuilder
+from gradmedic.record.schema import TENSORS
+from gradmedic.record.stream import QUICK, TIGHT, StreamEncoder, decode
 
 
-@pytest.fixture(scope="module")
-def stream():
+@pytest.fixture(scope="module", params=[TIGHT, QUICK])
+def stream(request):
     """Bytes of six batches of one step each, and where each ends."""
-    encoder, rows = StreamEncoder(TENSORS), RowBuilder()
+    encoder, rows = StreamEncoder(TENSORS, request.param), RowBuilder()
     data, ends = b"", []
     for step in range(6):
         # The third batch brings a new name, and so a new dictionary.

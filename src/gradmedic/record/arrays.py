@@ -39,8 +39,16 @@ def booleans(values: Array, valid: Array | None = None) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [_bitmap(valid), pa.py_buffer(bits)])
 
 
+def cut(joined: pa.Array, count: int) -> list[pa.Array]:
+    """Cut columns of one length, which stand one behind the other in an array, apart; copies nothing."""
+    length = len(joined) // count
+    return [joined.slice(at * length, length) for at in range(count)]
+
+
 def texts(values: Sequence[str | None]) -> pa.Array:
     """Return texts [N] as an Arrow array; None is null."""
+    if all(value is None for value in values):
+        return pa.nulls(len(values), pa.utf8())
     data = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
     stops = np.cumsum([0, *map(len, data)], dtype=np.int64).astype("<i4")
     valid = np.array([value is not None for value in values], dtype=bool)
@@ -48,9 +56,10 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.utf8(), len(data), buffers)
 
 
-def lists(lengths: Iterable[int], values: pa.Array, kind: pa.DataType, valid: Array | None = None) -> pa.Array:
+def lists(lengths: Sequence[int] | Array, values: pa.Array, kind: pa.DataType, valid: Array | None = None) -> pa.Array:
     """Return lists [N] of the given lengths, or maps when `kind` is a map and `values` its entries."""
-    offsets = np.cumsum([0, *lengths], dtype=np.int64).astype("<i4")
+    offsets = np.zeros(len(lengths) + 1, dtype="<i4")
+    np.cumsum(lengths, out=offsets[1:])
     buffers = [_bitmap(valid), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=[values])
 
@@ -118,12 +127,14 @@ class Vocabulary:
         found = self._known.get(names)
         if found is not None:
             return found
-        codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
-        self._dictionary = None
         if len(self._known) >= 64:  # a model whose parameters keep changing
             self._known.clear()
-        self._known[names] = np.array(codes, dtype=np.int32)
-        return self._known[names]
+        codes = self._known[names] = self.code_of_each(names)
+        return codes
+
+    def code_of_each(self, names: Iterable[str]) -> Array:
+        """Return the codes [N] of N names that need not come together again."""
+        return np.array([self._codes.setdefault(name, len(self._codes)) for name in names], dtype=np.int32)
 
     def column(self, codes: Array) -> pa.Array:
         """Return the dictionary column of `codes`."""
@@ -133,7 +144,7 @@ class Vocabulary:
 
 
 def _bitmap(valid: Array | None) -> pa.Buffer | None:
-    if valid is None or bool(np.all(valid)):
+    if valid is None or bool(valid.all()):
         return None
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 

@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from gradmedic.record.arrays import Array, booleans, to_numpy, valid_of
 from gradmedic.record.store import Store
-from gradmedic.record.stream import StreamEncoder, decode
+from gradmedic.record.stream import QUICK, TIGHT, StreamEncoder, decode
 from gradmedic.record.thinning import Thinning
 
 _ROWS_OF_A_BATCH = 1 << 16
 #: Batches below this size are worth joining: each repeats some 3 KB of description.
 _SMALL_BATCH = 1 << 16
+#: A segment whose first batch is smaller, uncompressed, will be joined when it is closed, and compressed well then.
+_QUICK_BATCH = 4 * _SMALL_BATCH
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class SegmentedStream:
         self._closed: list[Segment] = []
         self._closed_bytes = 0
         self._encoder: StreamEncoder | None = None
+        self._codec = QUICK
         self._name = ""
         self._size = 0
         self._batches = 0
@@ -102,7 +105,7 @@ class SegmentedStream:
         if self._batches == 1 and self.bytes_per_row:  # with it came the schema
             return
         # Each column of a batch is padded besides: a few rows take more bytes in the file than in memory.
-        rate = min(max(0, size - self._description), batch.nbytes) / max(1, batch.num_rows)
+        rate = min(max(0, size - self._description), batch.get_total_buffer_size()) / max(1, batch.num_rows)
         self.bytes_per_row = rate if not self.bytes_per_row else 0.8 * self.bytes_per_row + 0.2 * rate
 
     def _encoded(self, batch: pa.RecordBatch) -> bytes:
@@ -111,7 +114,8 @@ class SegmentedStream:
             self._number += 1
             self._size = self._batches = 0
             self._density = self.thinning.density
-            self._encoder = StreamEncoder(self._schema)
+            self._codec = QUICK if batch.get_total_buffer_size() < _QUICK_BATCH else TIGHT
+            self._encoder = StreamEncoder(self._schema, self._codec)
         return self._encoder.encode(batch)
 
     def _abandon(self) -> None:
@@ -127,7 +131,7 @@ class SegmentedStream:
 
     def _join_last(self) -> None:
         """Join the batches of the newest closed segment, and segments of like size into one: few files, few batches."""
-        if self._closed[-1].size < _SMALL_BATCH * self._batches:
+        if self._codec == QUICK or self._closed[-1].size < _SMALL_BATCH * self._batches:
             self._rewrite(len(self._closed) - 1, 1)
         while len(self._closed) > 1:
             before, last = self._closed[-2:]
@@ -188,7 +192,7 @@ def ordinals_of(table: pa.Table) -> Array:
 
 def _description_bytes(schema: pa.Schema) -> int:
     """Bytes that a batch takes beside its rows."""
-    encoder = StreamEncoder(schema)
+    encoder = StreamEncoder(schema, QUICK)
     # `pa.array` would import pandas where it is installed.
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     encoder.encode(empty)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from gradmedic.record.intake import Intake, Pending
 from gradmedic.record.layout import is_record, parse_name, part_name
-from gradmedic.record.schema import ROW_BYTES, SCHEMAS, RowBuilder
+from gradmedic.record.rows import RowBuilder
+from gradmedic.record.schema import ROW_BYTES, SCHEMAS
 from gradmedic.record.segments import SegmentedStream
 from gradmedic.record.store import Store
 from gradmedic.record.strict_json import dumps
