@@ -44,8 +44,10 @@ class Rule(Protocol):
     """One rule: evaluated once per frame, and once more at the end of the run with `view.final` set.
 
     A rule object belongs to one engine and may keep state between calls. It may also define
-    `holds(finding, view) -> bool`: a finding for which it says False is withdrawn; and `lasting = True`: what it says
-    at the end of the run, of the same place and in the same variant, brings counts and evidence up to date.
+    `holds(finding, view) -> bool`: a finding for which it says False is withdrawn; `lasting = True`: what it says at
+    the end of the run, of the same place and in the same variant, brings counts and evidence up to date; and
+    `sampled = True`: of a frame without module rows and without events it has nothing to say, nor anything to remember,
+    and is asked about none before the end.
     """
 
     code: str

@@ -68,6 +68,7 @@ class Engine:
         self.facts: Facts | None = None
         self._limits = checked_limits(limits)
         self._rules = select(rules)
+        self._sampled = frozenset(id(rule) for rule in self._rules if getattr(rule, "sampled", False))
         self._columns = sorted(frozenset().union(*(rule.needs for rule in self._rules)) | {"norm"})
         self._histories: dict[str, History] = {}
         self._layouts: dict[str, Layout] = {}
@@ -152,13 +153,17 @@ class Engine:
 
     def _judge(self, view: View) -> list[Finding]:
         made: list[Finding] = []
+        quiet = not (view.frame.modules or view.events or view.final)
+        found = {code for code, _, _ in self._found}
         for rule in tuple(self._rules):
             try:  # written out: this loop runs at every step, and a call costs as much as most rules
-                for draft in rule.evaluate(view):
-                    finding = self._keep(rule, draft, view)
-                    if finding is not None:
-                        made.append(finding)
-                if self._found:
+                if not quiet or id(rule) not in self._sampled:
+                    for draft in rule.evaluate(view):
+                        finding = self._keep(rule, draft, view)
+                        if finding is not None:
+                            made.append(finding)
+                            found.add(rule.code)
+                if rule.code in found:
                     self._withdraw(rule, view)
             except Exception as error:
                 self._failed(rule, error)

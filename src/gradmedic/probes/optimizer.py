@@ -258,6 +258,11 @@ class OptimizerProbe:
         return any(key in keys for key, _ in self._key)
 
     @property
+    def open_parameters(self) -> list[torch.Tensor]:
+        """The tensors of the open step, as `parameters` returned them at its beginning; none: no step is open."""
+        return [] if self._open is None else self._open.parameters
+
+    @property
     def open_gradients(self) -> list[torch.Tensor]:
         """The gradients of the open step."""
         opened = self._open

@@ -198,7 +198,7 @@ class Treatment:
         loss: torch.Tensor | None,
         loss_scale: torch.Tensor | None,
     ) -> Verdict:
-        parameters = probe.parameters(probe.reference() or optimizer)
+        parameters = probe.open_parameters or probe.parameters(probe.reference() or optimizer)
         if not patient.distribution.plain:
             add_up_gradients(parameters)
         gradients = gradients_or_zeros(parameters)

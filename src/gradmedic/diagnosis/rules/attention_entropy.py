@@ -34,6 +34,7 @@ class AttentionEntropy:
     name = "attention-entropy"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

@@ -44,6 +44,7 @@ class AttentionLogits:
     name = "attention-logits"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

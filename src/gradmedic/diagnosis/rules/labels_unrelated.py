@@ -68,6 +68,7 @@ class LabelsUnrelated:
     name = "labels-unrelated"
     kind: Kind = "symptom"
     needs = frozenset({"update_norm", "weight_norm", "cosine_prev"})
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

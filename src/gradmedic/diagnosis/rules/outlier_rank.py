@@ -29,6 +29,7 @@ class OutlierRank:
     name = "outlier-rank"
     kind: Kind = "symptom"
     needs = frozenset[str]()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

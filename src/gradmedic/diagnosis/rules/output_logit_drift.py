@@ -30,6 +30,7 @@ class OutputLogitDrift:
     name = "output-logit-drift"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

@@ -30,6 +30,7 @@ class RankDesync:
     name = "rank-desync"
     kind: Kind = "invariant"
     needs = frozenset({"norm"})
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

@@ -17,6 +17,7 @@ class SameBatches:
     name = "same-batches"
     kind: Kind = "symptom"
     needs = frozenset[str]()
+    sampled = True
 
     def evaluate(self, view: View) -> Iterator[Draft]:
         """Look at what the reader has found in the records of the ranks."""

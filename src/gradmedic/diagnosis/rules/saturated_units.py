@@ -32,6 +32,7 @@ class SaturatedUnits:
     name = "saturated-units"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

@@ -53,6 +53,7 @@ class SymmetricInit:
     name = "symmetric-init"
     kind: Kind = "invariant"
     needs = frozenset({"norm"})
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

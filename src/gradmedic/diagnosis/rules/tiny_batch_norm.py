@@ -32,6 +32,7 @@ class TinyBatchNorm:
     name = "tiny-batch-norm"
     kind: Kind = "invariant"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

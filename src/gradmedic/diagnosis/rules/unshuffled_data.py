@@ -54,6 +54,7 @@ class UnshuffledData:
     name = "unshuffled-data"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()

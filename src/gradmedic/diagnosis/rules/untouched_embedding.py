@@ -39,6 +39,7 @@ class UntouchedEmbedding:
     name = "untouched-embedding"
     kind: Kind = "symptom"
     needs: frozenset[str] = frozenset()
+    sampled = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
