@@ -233,7 +233,7 @@ class GraphProbe:
         if flags is None:
             return None
         units = self._units.setdefault((place.module, kind, call), Units())
-        axis = unit_axis(flags.any.dim(), operation(place.node))
+        axis = unit_axis(flags.values.dim(), operation(place.node))
         numbers, extra = activation_numbers(flags, axis, units)
         extra["gate"] = float(_is_gate(node, users))
         return ModuleSample(place.module, "activation", call, kind, numbers=numbers, extra=extra)
