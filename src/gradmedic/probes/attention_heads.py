@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from gradmedic.probes.node_values import operation, saved
-from gradmedic.stats import native
-from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS
+from gradmedic.stats.native_readings import norms_and_means
 
 #: Heads of one attention that are told apart; of the others only what all have together is kept.
 MAX_HEADS = 16
@@ -84,29 +83,23 @@ def _note(heads: int, extra: Numbers) -> Callable[[Sequence[torch.Tensor | None]
         open_[0] = False  # the graph may be used again (retain_graph)
         split = _split(gradient.detach(), heads)
         if split is not None:
-            for name, values in zip(_GRADIENT, _norms_and_means(split), strict=True):
+            for name, values in zip(_GRADIENT, norms_and_means(split) or _by_torch(split), strict=True):
                 extra.update(numbered(name, values))
 
     return note
 
 
-def _norms_and_means(split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the L2 norm and the mean of each row, float64 [H] where the device has that; NaN where a row has it."""
-    if native.native_available() and split.is_cpu:
-        table, left = native.measure(list(split.unbind()), histogram=False)
-        counts = table.counts[[COUNT_COLUMNS.index(each) for each in ("nan_count", "inf_count")]]
-        if not left and not bool(counts.any()):
-            return table.moments[MOMENT_COLUMNS.index("norm")], table.moments[MOMENT_COLUMNS.index("mean")]
+def _by_torch(split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the L2 norm and the mean of each head, [H], in float64 where the device has that."""
     wide = torch.float32 if split.device.type == "mps" else torch.float64
-    return torch.linalg.vector_norm(split, dim=1, dtype=wide), split.mean(1, dtype=wide)
+    rows = split.transpose(0, 1).reshape(split.shape[1], -1)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=wide), rows.mean(1, dtype=wide)
 
 
 def _split(gradient: torch.Tensor, heads: int) -> torch.Tensor | None:
-    """Return the gradient of the heads' output as [H, elements]: it is [B, H, T, D], or [B * H, T, D]."""
+    """Return the gradient of the heads' output as [B, H, T, D]: it is that, or [B * H, T, D]."""
     if gradient.layout is not torch.strided or gradient.is_complex():
         return None
     if gradient.dim() == 3 and gradient.shape[0] % heads == 0:
         gradient = gradient.reshape(-1, heads, *gradient.shape[1:])
-    if gradient.dim() != 4 or gradient.shape[1] != heads:
-        return None
-    return gradient.transpose(0, 1).reshape(heads, -1)
+    return gradient if gradient.dim() == 4 and gradient.shape[1] == heads else None

@@ -480,6 +480,21 @@ static PyObject *attention(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* sums(address, geometry, out): `geometry` is the address of four sizes and three strides. */
+static PyObject *sums(PyObject *self, PyObject *args)
+{
+    unsigned long long address, geometry_address, out_address;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKK", &address, &geometry_address, &out_address))
+        return NULL;
+    const int64_t *geometry = (const int64_t *)(uintptr_t)geometry_address;
+    double *out = (double *)(uintptr_t)out_address;
+    Py_BEGIN_ALLOW_THREADS
+    sum_units((const float *)(uintptr_t)address, geometry, geometry + 4, out, out + geometry[1]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"measure", measure, METH_VARARGS,
      "measure(tensors, questions, moments, counts, histogram, n_threads) -> list of skipped positions\n\n"
@@ -505,6 +520,10 @@ static PyMethodDef methods[] = {
      "attention(geometry, scale, out)\n\n"
      "Writes float64 [3, samples * heads] at `out`: entropy, largest logit and weight on later keys of float32 queries\n"
      "and keys, whose addresses, sizes and strides are int64 at `geometry`, in the order of the struct Attention."},
+    {"sums", sums, METH_VARARGS,
+     "sums(address, geometry, out)\n\n"
+     "Writes float64 [2, units] at `out`: sum and sum of squares of each unit of float32 [samples, units, rows, depth],\n"
+     "whose sizes and first three strides are int64 [7] at `geometry`."},
     {NULL, NULL, 0, NULL},
 };
 

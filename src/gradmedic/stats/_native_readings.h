@@ -18,13 +18,32 @@ CLONES static int64_t count_run(const float *x, int64_t n, float above, float hi
     return count;
 }
 
-CLONES static float dot(const float *a, const float *b, int64_t n)
+/* Products of a query with n keys that lie `apart`. */
+CLONES static void multiply_row(const float *q, const float *k, int64_t n, int64_t apart, int64_t depth, float scale,
+                                float *out)
 {
-    float sum = 0;
-    SIMD(reduction(+ : sum))
-    for (int64_t i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4, k += 4 * apart) {
+        float one = 0, two = 0, three = 0, four = 0;
+        SIMD(reduction(+ : one, two, three, four))
+        for (int64_t j = 0; j < depth; j++) {
+            one += q[j] * k[j];
+            two += q[j] * k[apart + j];
+            three += q[j] * k[2 * apart + j];
+            four += q[j] * k[3 * apart + j];
+        }
+        out[i] = scale * one;
+        out[i + 1] = scale * two;
+        out[i + 2] = scale * three;
+        out[i + 3] = scale * four;
+    }
+    for (; i < n; i++, k += apart) {
+        float sum = 0;
+        SIMD(reduction(+ : sum))
+        for (int64_t j = 0; j < depth; j++)
+            sum += q[j] * k[j];
+        out[i] = scale * sum;
+    }
 }
 
 /* Attention of some query rows on all keys. Strides are in elements; those of the innermost dimension are 1. */
@@ -35,20 +54,58 @@ typedef struct {
     int64_t step, first, causal; /* rows lie so far apart; from the first on entropy is taken; keys behind are hidden */
 } Attention;
 
-/* Entropy of one row of logits, in nats; 0 where softmax has no numbers. Turns the logits into weights. */
+/* Replace logits by exp(x - highest), and return the sum of these, and of them times x - highest. What is below e^-87 of
+ * the largest counts as that. The polynomial is that of Cephes (Moshier, expf): right to 2 units in the last place. */
+CLONES static void exponentiate(float *x, int64_t n, float highest, float *total, float *weighted)
+{
+    float sum = 0, products = 0;
+    SIMD(reduction(+ : sum, products))
+    for (int64_t i = 0; i < n; i++) {
+        const float lower = x[i] - highest > -87.0f ? x[i] - highest : -87.0f;
+        const float whole = (lower * 1.44269504f + 12582912.0f) - 12582912.0f; /* adding 1.5 * 2^23 rounds */
+        const float rest = lower - whole * 0.693359375f + whole * 2.12194440e-4f;
+        float value = 1.9875691500e-4f;
+        value = value * rest + 1.3981999507e-3f;
+        value = value * rest + 8.3334519073e-3f;
+        value = value * rest + 4.1665795894e-2f;
+        value = value * rest + 1.6666665459e-1f;
+        value = value * rest + 5.0000001201e-1f;
+        value = value * rest * rest + rest + 1.0f;
+        union {
+            int32_t bits;
+            float number;
+        } power = {.bits = ((int32_t)whole + 127) << 23};
+        x[i] = value * power.number;
+        sum += x[i];
+        products += x[i] * lower;
+    }
+    *total = sum;
+    *weighted = products;
+}
+
+enum { MAX_FETCHED = 1 << 15 }; /* elements: half of a small second-level cache */
+
+/* Entropy of one row of logits, in nats. Turns the logits into weights: zeros where softmax has no numbers. */
 static double row_entropy(float *x, int64_t n, float highest)
 {
-    double total = 0, weighted = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const float lower = x[i] - highest;
-        x[i] = expf(lower);
-        total += x[i];
-        weighted += x[i] > 0 ? (double)x[i] * lower : 0;
+    float total, weighted;
+    if (!isfinite(highest)) {
+        memset(x, 0, (size_t)n * sizeof *x);
+        return 0;
     }
-    const double entropy = log(total) - weighted / total;
+    exponentiate(x, n, highest, &total, &weighted);
+    const double entropy = log((double)total) - (double)weighted / total;
     for (int64_t i = 0; i < n; i++)
-        x[i] = entropy == entropy ? (float)(x[i] / total) : 0;
-    return entropy == entropy ? entropy : 0;
+        x[i] /= total;
+    return entropy > 0 ? entropy : 0;
+}
+
+/* Have the rows of the next head brought up meanwhile: they lie far apart, each on lines of its own. */
+static void fetch(const float *x, int64_t n, int64_t apart, int64_t depth)
+{
+    for (int64_t i = 0; i < n && n * depth <= MAX_FETCHED; i++)
+        for (int64_t j = 0; j < depth; j += 16)
+            __builtin_prefetch(x + i * apart + j);
 }
 
 /* Write for each head of each sample: mean entropy of the rows from `first` on, largest logit (NaN where there is one),
@@ -59,14 +116,18 @@ static void attend(const Attention *a, float scale, float *x, double *entropy, d
         const int64_t sample = at / a->heads, head = at % a->heads;
         const float *q = (const float *)(uintptr_t)a->query + sample * a->query_sample + head * a->query_head;
         const float *k = (const float *)(uintptr_t)a->key + sample * a->key_sample + head / a->sharing * a->key_head;
+        if (at % a->heads + a->sharing < a->heads && at % a->sharing == 0)
+            fetch(k + a->key_head, a->keys, a->key_row, a->depth);
+        if (at % a->heads + 1 < a->heads)
+            fetch(q + a->query_head, a->rows, a->query_row, a->depth);
         double sum = 0, later = 0, top = -INFINITY;
         int64_t able = 0;
         for (int64_t row = 0; row < a->rows; row++) {
             const int64_t place = row * a->step;
             const int64_t seen = a->causal && place + 1 < a->keys ? place + 1 : a->keys;
             float highest = -INFINITY, bad = 0;
+            multiply_row(q + row * a->query_row, k, seen, a->key_row, a->depth, scale, x);
             for (int64_t i = 0; i < seen; i++) {
-                x[i] = scale * dot(q + row * a->query_row, k + i * a->key_row, a->depth);
                 highest = x[i] > highest ? x[i] : highest;
                 bad = x[i] != x[i] ? x[i] : bad;
             }
@@ -80,5 +141,25 @@ static void attend(const Attention *a, float scale, float *x, double *entropy, d
         entropy[at] = sum / (double)(a->rows - a->first);
         largest[at] = top;
         ahead[at] = later / (double)(able ? able : 1);
+    }
+}
+
+/* Write sum and sum of squares, in double, of each unit of [samples, units, rows, depth] with these strides in elements;
+ * that of the innermost dimension is 1. */
+CLONES static void sum_units(const float *x, const int64_t *sizes, const int64_t *strides, double *sums, double *squares)
+{
+    for (int64_t unit = 0; unit < sizes[1]; unit++) {
+        double sum = 0, square = 0;
+        for (int64_t sample = 0; sample < sizes[0]; sample++)
+            for (int64_t row = 0; row < sizes[2]; row++) {
+                const float *at = x + sample * strides[0] + unit * strides[1] + row * strides[2];
+                SIMD(reduction(+ : sum, square))
+                for (int64_t i = 0; i < sizes[3]; i++) {
+                    sum += (double)at[i];
+                    square += (double)at[i] * (double)at[i];
+                }
+            }
+        sums[unit] = sum;
+        squares[unit] = square;
     }
 }

@@ -80,7 +80,7 @@ def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]
 def measure_one(tensor: Tensor) -> tuple[list[float], list[int]] | None:
     """Return moments and counts of one tensor as numbers; None where it cannot be read here.
 
-    The numbers are those of `measure`, for a twentieth of what it costs to have them as tensors.
+    The numbers are those of `measure`; no tensors are made of them.
 
     Args:
         tensor: of any device, type and stride.

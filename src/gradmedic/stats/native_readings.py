@@ -81,6 +81,22 @@ def attend(
     return out
 
 
+def norms_and_means(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the L2 norm and the mean of each unit, float64 [units]; NaN and infinity spread.
+
+    Args:
+        values: [samples, units, rows, depth].
+
+    Returns:
+        None where the kernel is not there, or cannot read these.
+    """
+    if not hasattr(kernel(), "sums") or not _readable(values) or values.stride(3) != 1 or values.numel() == 0:
+        return None
+    geometry, out = np.array([*values.shape, *values.stride()[:3]], dtype=np.int64), np.empty((2, values.shape[1]))
+    kernel().sums(values.data_ptr(), geometry.ctypes.data, out.ctypes.data)
+    return torch.from_numpy(np.sqrt(out[1])), torch.from_numpy(out[0] / (values.numel() // values.shape[1]))
+
+
 def _readable(tensor: torch.Tensor) -> bool:
     """Whether this is float32 in a CPU's memory, as it stands there."""
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout is torch.strided and not tensor.is_neg()
