@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gradmedic.stats.native import kernel
+from gradmedic.stats import gradient_stats
+from gradmedic.stats.native import kernel, measure_one
 from gradmedic.stats.native_readings import attend, count_units, norms_and_means
 
 there = hasattr(kernel(), "attention")
@@ -100,3 +101,26 @@ def test_norms_and_means_are_those_of_torch():
 def test_gradients_that_lie_apart_are_left_to_torch():
     assert norms_and_means(torch.randn(2, 3, 4, 5).transpose(2, 3)) is None
     assert norms_and_means(torch.randn(2, 3, 4, 5).double()) is None
+
+
+class Wrapped(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_one_tensor_is_measured_as_many_are(dtype):
+    torch.manual_seed(3)
+    whole = torch.randn(6, 8, requires_grad=True).to(dtype)
+    for tensor in (whole, whole.t(), whole[:, :3], whole[:0]):
+        known = measure_one(tensor)
+        assert (known is not None) == there
+        if known is not None:
+            table = gradient_stats([tensor])
+            assert known == (table.moments[:, 0].tolist(), table.counts[:, 0].tolist())
+
+
+def test_tensors_that_cannot_be_read_are_left_to_others():
+    assert measure_one(torch.randn(3, 4).as_subclass(Wrapped)) is None
+    assert measure_one(torch.randn(3, 4).as_subclass(Wrapped).t()) is None
+    assert measure_one(torch.randn(3, 4, dtype=torch.complex64)) is None
+    assert measure_one(torch.ones(3, 4, device="meta").t()) is None

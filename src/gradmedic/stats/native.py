@@ -85,9 +85,9 @@ def measure_one(tensor: Tensor) -> tuple[list[float], list[int]] | None:
     Args:
         tensor: of any device, type and stride.
     """
-    if not native_available():
+    if not native_available() or type(tensor) not in _QUESTIONS[0]:
         return None
-    flat = tensor if tensor.is_contiguous() else readable(tensor)
+    flat = tensor if tensor.is_contiguous() else readable(tensor.detach())
     if flat is None:
         return None
     moments, counts = np.empty(6), np.empty(4, dtype=np.int64)
