@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from gradmedic.probes.module_stats import SATURATION
 from gradmedic.probes.node_values import operation, saved, scalar
+from gradmedic.stats.native_readings import count_units
 
 #: Elements that are looked at, at most; rows of the batch are left out evenly beyond.
 MAX_ELEMENTS = 2**20
@@ -18,36 +19,41 @@ _MOSTLY = 0.9
 #: After so many batches a unit's activity is counted anew: units that die late have been active once.
 WINDOW = 20
 
-_Test = Callable[[torch.Tensor], torch.Tensor]
-
 #: Where an activation puts out nothing that the next layer can tell from zero: |gelu(x)| < 1e-3 below -3.5, and
-#: |silu(x)| < 1e-3 below -9.2. By operation: the saved tensor, and the test of it.
-_ACTIVE: dict[str, tuple[str, _Test]] = {
-    "Relu": ("result", lambda y: y > 0),
-    "Gelu": ("self", lambda x: x > -3.5),
-    "Silu": ("self", lambda x: x > -9.2),
-    "Hardswish": ("self", lambda x: x > -3),
+#: |silu(x)| < 1e-3 below -9.2. By operation: the saved tensor, and what it is above where the activation is active.
+_ACTIVE: dict[str, tuple[str, float]] = {
+    "Relu": ("result", 0.0),
+    "Gelu": ("self", -3.5),
+    "Silu": ("self", -9.2),
+    "Hardswish": ("self", -3.0),
 }
 _CHANNELS_FIRST = ("Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "MiopenBatchNorm", "Mkldnn")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Flags:
-    """An activation's elements.
+    """An activation's elements, and which of them are flagged: those above a bound, or not between two.
 
     Attributes:
-        active: where it is not zero; None for an activation that never is.
-        saturated: where it has no slope left; None for one that always has.
+        values: what the activation's node has saved of it.
+        above: elements above it are active; None where they are flagged when saturated.
+        low, high: elements that are not between these have no slope left.
     """
 
-    active: torch.Tensor | None = None
-    saturated: torch.Tensor | None = None
+    values: torch.Tensor
+    above: float | None = None
+    low: float = math.nan
+    high: float = math.nan
 
-    @property
-    def any(self) -> torch.Tensor:
-        """One of the two."""
-        assert self.active is not None or self.saturated is not None
-        return self.active if self.active is not None else self.saturated  # type: ignore[return-value]
+    def per_unit(self, axis: int) -> torch.Tensor:
+        """Return for how many samples each unit is flagged, [units]; no host sync."""
+        above = math.nan if self.above is None else self.above
+        counts = count_units(self.values, axis, above=above, high=self.high, low=self.low)
+        if counts is not None:
+            return counts
+        values = self.values
+        flags = (values <= self.low) | (values >= self.high) if self.above is None else values > self.above
+        return flags.sum(dim=[dim for dim in range(flags.dim()) if dim != axis])
 
 
 def is_activation(node: Any) -> bool:
@@ -62,39 +68,34 @@ def is_activation(node: Any) -> bool:
 
 @torch.no_grad()
 def read_flags(node: Any) -> Flags | None:
-    """Return which of an activation's elements are active and saturated; None where nothing was saved.
+    """Return an activation's elements and how to tell the active or the saturated ones; None where nothing was saved.
 
     Args:
         node: a node of the graph, before its backward pass.
 
     Returns:
-        Flags of at most about a million elements, whole rows of the batch, on the device; no host sync.
+        At most about a million elements, whole rows of the batch, as the node has them.
     """
     kind = operation(node)
     if kind in ("Clamp", "ClampMin"):
-        name, test = "self", _ACTIVE["Relu"][1]
-    elif kind in _ACTIVE:
-        name, test = _ACTIVE[kind]
-    else:
-        return _saturation(node, kind)
-    values = _some(saved(node, name))
-    return None if values is None else Flags(active=test(values))
-
-
-def _saturation(node: Any, kind: str) -> Flags | None:
-    if kind == "Hardtanh":
-        low, high = scalar(node, "min_val"), scalar(node, "max_val")
-        values = _some(saved(node, "self"))
-        if values is None or low is None or high is None:
-            return None
-        if low == 0:  # ReLU6 is a rectifier
-            return Flags(active=values > 0)
-        return Flags(saturated=(values <= low) | (values >= high))
-    values = _some(saved(node, "result"))
-    if values is None:
+        return _flags(node, "self", above=_ACTIVE["Relu"][1])
+    if kind in _ACTIVE:
+        name, above = _ACTIVE[kind]
+        return _flags(node, name, above=above)
+    if kind != "Hardtanh":
+        low, high = SATURATION[kind]
+        return _flags(node, "result", low=low, high=high)
+    bounds = scalar(node, "min_val"), scalar(node, "max_val")
+    if bounds[0] is None or bounds[1] is None:
         return None
-    low, high = SATURATION[kind]
-    return Flags(saturated=(values <= low) | (values >= high))
+    if bounds[0] == 0:  # ReLU6 is a rectifier
+        return _flags(node, "self", above=0.0)
+    return _flags(node, "self", low=bounds[0], high=bounds[1])
+
+
+def _flags(node: Any, name: str, **bounds: float) -> Flags | None:
+    values = _some(saved(node, name))
+    return None if values is None else Flags(values, **bounds)
 
 
 def _some(values: torch.Tensor | None) -> torch.Tensor | None:
@@ -115,12 +116,6 @@ def unit_axis(dim: int, source: str) -> int:
         return 1
     linear = source.startswith(("Addmm", "Mm", "Add", "Bmm", "NativeLayerNorm", "Linear", "Embedding", "Mul"))
     return dim - 1 if dim == 3 or linear else 1
-
-
-def per_unit(flags: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return for how many samples each unit is flagged, [units]."""
-    others = [dim for dim in range(flags.dim()) if dim != axis]
-    return flags.sum(dim=others)
 
 
 class Units:
@@ -164,12 +159,12 @@ def activation_numbers(flags: Flags, axis: int, units: Units) -> tuple[dict[str,
         axis: of the units.
         units: what is remembered of this activation; it is brought up to date.
     """
-    counts = per_unit(flags.any, axis)
-    size = flags.any.numel()
+    counts = flags.per_unit(axis)
+    size = flags.values.numel()
     samples = size // counts.numel()
     numbers: dict[str, torch.Tensor | float] = {"units": float(counts.numel())}
     extra: dict[str, torch.Tensor | float] = {"samples": float(samples)}
-    if flags.active is not None:
+    if flags.above is not None:
         active = counts > 0
         units.add(active)
         numbers |= {"inactive_units": units.inactive(), "batches": float(units.batches)}

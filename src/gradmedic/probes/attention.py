@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from gradmedic.probes.attention_heads import by_head, largest_by_head
 from gradmedic.probes.node_values import behind, operation, parent, saved, scalar, setting
+from gradmedic.stats.native_readings import attend
 
 #: Matrices (heads of samples) and query rows of each that are looked at, at most.
 MAX_MATRICES = 16
@@ -68,30 +71,40 @@ def measure_attention(node: Any) -> Numbers:
     return _written_out(node)
 
 
-def _entropy(weights: torch.Tensor, positions: torch.Tensor, queries: int, heads_each: int = 0) -> Numbers:
-    """Return the entropy of attention weights [M, R, S] whose rows stand at `positions` of the sequence.
+def _first_late(positions: Sequence[int], queries: int) -> int:
+    """Return which row is the first of the later half.
+
+    Under a causal mask the first queries see few keys whatever they do; the later half see at least T/2.
+    """
+    return next((at for at, position in enumerate(positions) if position >= queries // 2), 0)
+
+
+def _entropy(late: torch.Tensor, heads_each: int = 0) -> Numbers:
+    """Return the entropy of attention weights [M, R, S] of queries of the later half.
 
     `heads_each` heads of one sample follow each other; 0 where that is not known.
     """
-    matrices, _, keys = weights.shape
-    # Under a causal mask the first queries see few keys whatever they do; the later half see at least T/2.
-    late = (positions >= queries // 2).to(weights.dtype)
-    entropy = torch.special.entr(weights).sum(-1) / math.log(keys)
-    heads = (entropy * late).sum(-1) / late.sum().clamp(min=1)
+    matrices, _, keys = late.shape
+    heads = torch.special.entr(late).sum(-1).mean(-1) / math.log(keys)
     low = (heads < LOW_ENTROPY).to(torch.float32).mean()
     numbers: Numbers = {"heads": float(matrices), "entropy": heads.mean(), "entropy_min": heads.min(), "low_heads": low}
     if heads_each and matrices % heads_each == 0:
         numbers |= by_head("entropy", heads.view(-1, heads_each))
-    return numbers | _ahead(weights, positions) if queries == keys else numbers
+    return numbers
 
 
-def _ahead(weights: torch.Tensor, positions: torch.Tensor) -> Numbers:
+def _ahead(weights: torch.Tensor, positions: range) -> Numbers:
     """Return how much of the weight [M, R, S] of queries at `positions` lies on later places of their own sequence."""
     keys = weights.shape[-1]
-    later = torch.arange(keys, device=weights.device)[None, :] > positions[:, None]
-    able = (positions < keys - 1).to(weights.dtype)  # nothing lies ahead of the last one
-    ahead = (weights * later).sum(-1)
-    return {"ahead": (ahead * able).sum(-1).mean() / able.sum().clamp(min=1), "keys": float(keys)}
+    able = sum(position < keys - 1 for position in positions)  # nothing lies ahead of the last one
+    ahead = weights.mean(0).masked_fill_(~_later(positions, keys, weights.device), 0.0).sum()
+    return {"ahead": ahead / max(able, 1), "keys": float(keys)}
+
+
+def _later(positions: range, keys: int, device: torch.device) -> torch.Tensor:
+    """Return which of the keys [R, S] lie behind each of these places."""
+    rows = torch.arange(positions.start, positions.stop, positions.step, device=device)
+    return torch.arange(keys, device=device)[None, :] > rows[:, None]
 
 
 # -- torch's own ------------------------------------------------------------------------------------------------------
@@ -103,32 +116,54 @@ def _fused(node: Any) -> Numbers:
         return {}
     queries, keys, depth = query.shape[2], key.shape[2], query.shape[3]
     samples = max(1, MAX_MATRICES // query.shape[1])
-    positions = torch.arange(0, queries, -(-queries // MAX_ROWS), device=query.device)
-    q = query[:samples, :, :: -(-queries // MAX_ROWS)].float()
+    positions = range(0, queries, -(-queries // MAX_ROWS))
+    q = query[:samples, :, :: positions.step].float()
     k = key[:samples].float()
-    if q.shape[1] % k.shape[1]:
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         return {}
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if q.shape[1] != k.shape[1] else k
     given = setting(node, "scale")
     scale = float(given) if isinstance(given, (int, float)) else 1 / math.sqrt(depth)
-    logits = (q @ k.transpose(-2, -1)) * scale
-    if setting(node, "is_causal"):
-        hidden = torch.arange(keys, device=q.device)[None, :] > positions[:, None]
-        logits = logits.masked_fill(hidden, -math.inf)
+    causal = bool(setting(node, "is_causal"))
+    first = _first_late(positions, queries)
+    setup = {"unscaled": float(depth >= 8 and scale >= 0.99), "factor": scale, "depth": float(depth)}
+    read = attend(q, k, scale, step=positions.step, first=first, causal=causal) if _is_unmasked(node) else None
+    if read is not None:
+        return _read_numbers(read, keys, square=queries == keys) | setup
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1) if q.shape[1] != k.shape[1] else k
+    logits = (q @ k.transpose(-2, -1)).mul_(scale)
+    if causal:
+        logits.masked_fill_(_later(positions, keys, q.device), -math.inf)
     masked = _with_mask(node, logits, samples, queries)
     if masked is None:
         return {}
-    weights = torch.nan_to_num(masked.softmax(-1)).flatten(0, 1)  # rows that see nothing are NaN
-    numbers = _entropy(weights, positions, queries, masked.shape[1])
-    numbers["max_logit"] = masked.amax()
-    numbers |= largest_by_head("max_logit", masked)
-    numbers["unscaled"] = float(depth >= 8 and scale >= 0.99)
-    return numbers | {"factor": scale, "depth": float(depth)}
+    # Under the causal mask nothing lies ahead, and the earlier half is not needed.
+    weights = (masked[:, :, first:] if causal else masked).softmax(-1)
+    weights = weights.nan_to_num_().flatten(0, 1)  # rows that see nothing are NaN
+    numbers = _entropy(weights if causal else weights[:, first:], masked.shape[1])
+    if queries == keys:
+        numbers |= {"ahead": 0.0, "keys": float(keys)} if causal else _ahead(weights, positions)
+    return numbers | largest_by_head("max_logit", masked) | setup
+
+
+def _read_numbers(read: npt.NDArray[np.float64], keys: int, *, square: bool) -> Numbers:
+    """Return the numbers of what the kernel has read [3, samples, heads]."""
+    heads, largest, ahead = read
+    heads = heads / math.log(keys)
+    numbers: Numbers = {
+        "heads": float(heads.size),
+        "entropy": float(heads.mean()),
+        "entropy_min": float(heads.min()),
+        "low_heads": float((heads < LOW_ENTROPY).mean()),
+        **by_head("entropy", torch.from_numpy(heads)),
+    }
+    if square:
+        numbers |= {"ahead": float(ahead.mean()), "keys": float(keys)}
+    return numbers | largest_by_head("max_logit", torch.from_numpy(largest))
 
 
 def _with_mask(node: Any, logits: torch.Tensor, samples: int, queries: int) -> torch.Tensor | None:
     """Add the mask's part for the rows that were chosen; None where there is a mask that cannot be read."""
-    name = next((name for name in ("attn_mask", "attn_bias") if getattr(node, f"_raw_saved_{name}", None)), None)
+    name = _mask_name(node)
     mask = saved(node, name) if name is not None else None
     if mask is None:
         return logits if name is None or _is_empty(node, name) else None
@@ -137,6 +172,16 @@ def _with_mask(node: Any, logits: torch.Tensor, samples: int, queries: int) -> t
     mask = mask[: samples if mask.shape[0] > 1 else 1]
     mask = mask[:, :, :: -(-queries // MAX_ROWS)] if mask.shape[2] > 1 else mask
     return logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask
+
+
+def _mask_name(node: Any) -> str | None:
+    """Return the name under which a node may have saved a mask; None where there is no place for one."""
+    return next((name for name in ("attn_mask", "attn_bias") if getattr(node, f"_raw_saved_{name}", None)), None)
+
+
+def _is_unmasked(node: Any) -> bool:
+    name = _mask_name(node)
+    return name is None or (saved(node, name) is None and _is_empty(node, name))
 
 
 def _is_empty(node: Any, name: str) -> bool:
@@ -174,14 +219,15 @@ def _written_out(node: Any) -> Numbers:
     total = weights.numel() // (queries * keys)
     heads = slice(None, None, -(-total // MAX_MATRICES))
     rows = slice(None, None, -(-queries // MAX_ROWS))
-    flat = weights.reshape(total, queries, keys)[heads, rows].float()
-    positions = torch.arange(0, queries, rows.step, device=flat.device)
     each = weights.shape[-3] if weights.dim() == 4 and total <= MAX_MATRICES else 0
     if not each and weights.dim() == 4 and weights.shape[1] <= MAX_MATRICES:  # whole samples, that heads stay apart
         each = weights.shape[1]
         heads = slice(0, MAX_MATRICES // each * each)
-        flat = weights.reshape(total, queries, keys)[heads, rows].float()
-    numbers = _entropy(flat, positions, queries, each)
+    flat = weights.reshape(total, queries, keys)[heads, rows].float()
+    positions = range(0, queries, rows.step)
+    numbers = _entropy(flat[:, _first_late(positions, queries) :], each)
+    if queries == keys:
+        numbers |= _ahead(flat, positions)
     product = _product_behind(behind(parent(node)))
     if product is None:
         return numbers
@@ -190,9 +236,10 @@ def _written_out(node: Any) -> Numbers:
     if q is not None and k is not None and (q.shape[0], q.shape[1], k.shape[2]) == (total, queries, keys):
         logits = (q[heads, rows].float() @ k[heads].float()) * product.factor
         visible = torch.where(flat > 0, logits, -math.inf)
-        numbers["max_logit"] = visible.amax()
         if each:
             numbers |= largest_by_head("max_logit", visible.view(-1, each, *visible.shape[1:]))
+        else:
+            numbers["max_logit"] = visible.amax()
         numbers |= {"factor": product.factor * product.before, "depth": float(q.shape[2])}
     return numbers
 

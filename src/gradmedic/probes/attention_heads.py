@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradmedic.probes.node_values import operation, saved
+from gradmedic.stats.native_readings import norms_and_means
 
 #: Heads of one attention that are told apart; of the others only what all have together is kept.
 MAX_HEADS = 16
@@ -23,14 +24,19 @@ def by_head(name: str, values: torch.Tensor) -> Numbers:
         name: what they are.
         values: [samples, H]; their mean over the samples is taken.
     """
-    means = values.mean(0)[:MAX_HEADS]
-    return {f"{name}.{at}": value for at, value in enumerate(means.unbind())}
+    return numbered(name, values.mean(0))
+
+
+def numbered(name: str, values: torch.Tensor) -> Numbers:
+    """Return numbers of heads [H] one by one: "name.0", "name.1", …; as numbers where that waits for no device."""
+    first = values[:MAX_HEADS]
+    return {f"{name}.{at}": value for at, value in enumerate(first.tolist() if first.is_cpu else first.unbind())}
 
 
 def largest_by_head(name: str, values: torch.Tensor) -> Numbers:
-    """Return the largest of each head's numbers [samples, H, …]: "name.0", "name.1", …."""
-    largest = values.transpose(0, 1).flatten(1).amax(1)[:MAX_HEADS]
-    return {f"{name}.{at}": value for at, value in enumerate(largest.unbind())}
+    """Return the largest of all numbers [samples, H, …] as "name", and of each head's: "name.0", "name.1", …."""
+    largest = values.amax(dim=[0, *range(2, values.dim())])
+    return {name: largest.amax(), **numbered(name, largest)}
 
 
 def watch_gradients(node: Any, users: Mapping[Any, Sequence[Any]], extra: Numbers) -> None:
@@ -77,21 +83,23 @@ def _note(heads: int, extra: Numbers) -> Callable[[Sequence[torch.Tensor | None]
         open_[0] = False  # the graph may be used again (retain_graph)
         split = _split(gradient.detach(), heads)
         if split is not None:
-            wide = torch.float32 if split.device.type == "mps" else torch.float64
-            norms = torch.linalg.vector_norm(split, dim=1, dtype=wide)
-            means = split.mean(1, dtype=wide)
-            for name, values in zip(_GRADIENT, (norms, means), strict=True):
-                extra.update({f"{name}.{head}": value for head, value in enumerate(values.unbind())})
+            for name, values in zip(_GRADIENT, norms_and_means(split) or _by_torch(split), strict=True):
+                extra.update(numbered(name, values))
 
     return note
 
 
+def _by_torch(split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the L2 norm and the mean of each head, [H], in float64 where the device has that."""
+    wide = torch.float32 if split.device.type == "mps" else torch.float64
+    rows = split.transpose(0, 1).reshape(split.shape[1], -1)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=wide), rows.mean(1, dtype=wide)
+
+
 def _split(gradient: torch.Tensor, heads: int) -> torch.Tensor | None:
-    """Return the gradient of the heads' output as [H, elements]: it is [B, H, T, D], or [B * H, T, D]."""
+    """Return the gradient of the heads' output as [B, H, T, D]: it is that, or [B * H, T, D]."""
     if gradient.layout is not torch.strided or gradient.is_complex():
         return None
     if gradient.dim() == 3 and gradient.shape[0] % heads == 0:
         gradient = gradient.reshape(-1, heads, *gradient.shape[1:])
-    if gradient.dim() != 4 or gradient.shape[1] != heads:
-        return None
-    return gradient.transpose(0, 1).reshape(heads, -1)
+    return gradient if gradient.dim() == 4 and gradient.shape[1] == heads else None

@@ -7,7 +7,8 @@ microseconds a node and is done for the first backward calls only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,11 @@ def walk(roots: Iterable[torch.Tensor], limit: int = MAX_NODES) -> GraphWalk:
     found.users = [number for number, _ in uses]
     found.nodes = sorted(seen, key=sequence_number)
     return found
+
+
+def walked_once(roots: Sequence[torch.Tensor]) -> Callable[[], GraphWalk]:
+    """Return a function that walks when it is first asked, and has the same answer from then on."""
+    return functools.cache(lambda: walk(roots))
 
 
 def reaches(root: torch.Tensor, sequence_numbers: set[int], limit: int = 64) -> bool:

@@ -95,11 +95,14 @@ class GraphProbe:
             self._fail(error)
             return False
 
-    def sample(self, roots: Sequence[torch.Tensor], *, typical: bool = True) -> list[ModuleSample]:
+    def sample(
+        self, roots: Sequence[torch.Tensor], walked: Callable[[], GraphWalk] | None = None, *, typical: bool = True
+    ) -> list[ModuleSample]:
         """Measure what the graph behind these roots shows.
 
         Args:
             roots: the tensors on which `backward` is about to be called, in a sampled step.
+            walked: returns what a walk from them finds; None to have it walked here.
             typical: False for a step that is looked at because its loss stands out: its labels are no sample of what
                 is usual (a rare class makes a loss stand out), and do not count for how frequent each class is.
 
@@ -113,7 +116,7 @@ class GraphProbe:
             return []
         try:
             with torch.no_grad():
-                graph = walk(roots)
+                graph = walk(roots) if walked is None else walked()
                 measured = self._measured(roots, remember=typical)
                 feeds = token_feeds(graph.nodes, [each.call for each in measured])
                 return [
@@ -233,7 +236,7 @@ class GraphProbe:
         if flags is None:
             return None
         units = self._units.setdefault((place.module, kind, call), Units())
-        axis = unit_axis(flags.any.dim(), operation(place.node))
+        axis = unit_axis(flags.values.dim(), operation(place.node))
         numbers, extra = activation_numbers(flags, axis, units)
         extra["gate"] = float(_is_gate(node, users))
         return ModuleSample(place.module, "activation", call, kind, numbers=numbers, extra=extra)

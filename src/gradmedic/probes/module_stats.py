@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradmedic.stats import StatsTable, gradient_stats
+from gradmedic.stats.native import measure_one
 from gradmedic.types import COUNT_COLUMNS, MOMENT_COLUMNS, Backend
 
 #: Where an activation counts as saturated: (below, above). Karpathy's 0.97 for tanh; the same distance for sigmoids.
@@ -33,7 +34,8 @@ class ModuleSample:
         what: "output", "grad_output", or a kind of its own ("filters", "attention", …).
         call: which of the module's calls in this step, from 0.
         leaf: which tensor of the output.
-        table: statistics of it, one row; None where there are none.
+        table: statistics of it, one row; None where there are none, or they are in `known`.
+        known: the same as numbers, moments and counts, where the host could read them at once.
         numbers: further columns, 0-d tensors: "saturated_frac", "units", "inactive_units", ….
         extra: numbers that have no column of their own.
     """
@@ -43,6 +45,7 @@ class ModuleSample:
     call: int = 0
     leaf: str = "0"
     table: StatsTable | None = None
+    known: tuple[list[float], list[int]] | None = None
     numbers: dict[str, torch.Tensor | float] = field(default_factory=dict)
     extra: dict[str, torch.Tensor | float] = field(default_factory=dict)
 
@@ -55,16 +58,20 @@ class ModuleSample:
             add: puts a tensor in and returns its place.
             get: takes an array out again.
         """
-        moments = add(None if self.table is None else self.table.moments)
-        counts = add(None if self.table is None else self.table.counts)
+        tensors = (None, None) if self.table is None else (self.table.moments, self.table.counts)
+        places = [add(each) for each in tensors]
         numbers = {key: _place(value, add) for key, value in self.numbers.items()}
         extra = {key: _place(value, add) for key, value in self.extra.items()}
 
         def row() -> dict[str, Any]:
             made: dict[str, Any] = {"module": self.module, "what": self.what, "call": self.call, "leaf": self.leaf}
+            found = self.known
             if self.table is not None:
-                made.update(zip(MOMENT_COLUMNS, (float(value) for value in get(moments).reshape(-1)), strict=True))
-                made.update(zip(COUNT_COLUMNS, (int(value) for value in get(counts).reshape(-1)), strict=True))
+                moments, counts = (get(place).reshape(-1).tolist() for place in places)
+                found = moments, [int(value) for value in counts]
+            if found is not None:
+                made.update(zip(MOMENT_COLUMNS, found[0], strict=True))
+                made.update(zip(COUNT_COLUMNS, found[1], strict=True))
                 finite = made["numel"] - made["nan_count"] - made["inf_count"]
                 made["rms"] = made["norm"] / finite**0.5 if finite else 0.0
             made.update({key: _value(place, get) for key, place in numbers.items()})
@@ -104,16 +111,34 @@ def measurable(tensor: Any) -> bool:
     )
 
 
-@torch.no_grad()
+def measured(module: str, what: str, tensor: torch.Tensor, backend: Backend) -> ModuleSample:
+    """Return the statistics of a tensor.
+
+    Args:
+        module, what: of the sample.
+        tensor: one that is `measurable`.
+        backend: which statistics backend.
+    """
+    known = measure_one(tensor) if backend in ("auto", "native") else None
+    if known is not None:
+        return ModuleSample(module, what, known=known)
+    return ModuleSample(module, what, table=gradient_stats([tensor.detach()], backend=backend))
+
+
 def measure_output(module: str, kind: str, tensor: torch.Tensor, backend: Backend) -> ModuleSample:
     """Return the statistics of an output; for activations that saturate, the share of elements that are."""
-    values = tensor.detach()
-    sample = ModuleSample(module, "output", table=gradient_stats([values], backend=backend))
+    sample = measured(module, "output", tensor, backend)
     bounds = SATURATION.get(kind)
-    if bounds is not None and not values.is_complex():
+    if bounds is not None and not tensor.is_complex():
         low, high = bounds
-        sample.numbers["saturated_frac"] = ((values <= low) | (values >= high)).double().mean()
+        with torch.no_grad():
+            sample.numbers["saturated_frac"] = ((tensor <= low) | (tensor >= high)).double().mean()
     return sample
+
+
+def all_active(tensor: torch.Tensor, units: int, zeros: int | None) -> bool:
+    """Whether the number of zeros tells that no unit is zero everywhere: there are fewer than a unit has elements."""
+    return zeros is not None and zeros < tensor.numel() // units
 
 
 @torch.no_grad()
@@ -129,7 +154,7 @@ def active_units(kind: str, tensor: torch.Tensor, zeros: int | None = None) -> t
     if axis is None:
         return None
     units = tensor.shape[axis]
-    if zeros is not None and zeros < tensor.numel() // units:
+    if all_active(tensor, units, zeros):
         return torch.ones(units, dtype=torch.bool, device=tensor.device)
     others = [dim for dim in range(tensor.dim()) if dim != axis]
     values = tensor.detach()

@@ -18,17 +18,26 @@ from torch import nn
 
 from gradmedic.names import walk_modules
 from gradmedic.probes.leaves import tensor_leaves
-from gradmedic.probes.module_stats import RECTIFIERS, ModuleSample, active_units, measurable, measure_output
+from gradmedic.probes.module_stats import (
+    RECTIFIERS,
+    ModuleSample,
+    active_units,
+    all_active,
+    measurable,
+    measure_output,
+    measured,
+    unit_axis,
+)
 from gradmedic.probes.preflight import compiled_graphs, takes_hooks
 from gradmedic.probes.replicas import note_wrapper
 from gradmedic.roster import Roster
-from gradmedic.stats import gradient_stats
 from gradmedic.torch_hooks import hook_outputs, passive
 from gradmedic.types import COUNT_COLUMNS, Backend
 
 #: Of a model with more modules than this, "auto" probes an even choice.
 MAX_MODULES = 400
 _MAX_CALLS = 4
+_ZEROS = COUNT_COLUMNS.index("zero_count")
 _MAX_LEAVES = 4
 _DULL = frozenset(
     {"Identity", "Flatten", "Unflatten", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"}
@@ -39,10 +48,22 @@ Patterns = str | list[str] | None
 
 @dataclass(slots=True)
 class _Units:
-    """Which units were ever active, over all sampled batches."""
+    """Which units were ever active, over all sampled batches; None once all of them were."""
 
-    ever: torch.Tensor
+    size: int
+    device: torch.device
+    ever: torch.Tensor | None
     batches: int = 1
+
+    def add(self, active: torch.Tensor | None) -> None:
+        """Take another batch; None where all units are active."""
+        self.ever = None if self.ever is None or active is None else self.ever | active
+        self.batches += 1
+
+    @property
+    def inactive(self) -> torch.Tensor | float:
+        """How many units never were."""
+        return 0.0 if self.ever is None else (~self.ever).double().sum()
 
 
 @dataclass(slots=True)
@@ -166,9 +187,9 @@ class ModuleProbe:
             if self.off or not measurable(gradient):
                 return
             try:
+                sample = measured(name, "grad_output", gradient, self._backend)
+                sample.call, sample.leaf = call, leaf
                 with torch.no_grad():
-                    table = gradient_stats([gradient.detach()], backend=self._backend)
-                    sample = ModuleSample(name, "grad_output", call, leaf, table)
                     self._count_units(sample, kind, gradient)
                 with self._lock:
                     self._calls.setdefault(name, _Calls()).samples.append(sample)
@@ -179,23 +200,26 @@ class ModuleProbe:
 
     def _known_zeros(self, sample: ModuleSample) -> int | None:
         """Return how many zeros were counted, where to know it holds nobody up."""
+        if sample.known is not None:
+            return sample.known[1][_ZEROS]
         counts = None if sample.table is None or self._backend == "torch" else sample.table.counts
-        return None if counts is None or counts.device.type != "cpu" else int(counts[COUNT_COLUMNS.index("zero_count")])
+        return None if counts is None or counts.device.type != "cpu" else int(counts[_ZEROS])
 
     def _count_units(self, sample: ModuleSample, kind: str, tensor: torch.Tensor) -> None:
-        active = active_units(kind, tensor, self._known_zeros(sample))
-        if active is None:
+        axis = unit_axis(kind, tensor.dim())
+        if axis is None:
             return
+        size, zeros = tensor.shape[axis], self._known_zeros(sample)
+        active = None if all_active(tensor, size, zeros) else active_units(kind, tensor, zeros)
         key = (sample.module, sample.what, sample.leaf)
         with self._lock:
             known = self._units.get(key)
-            if known is None or known.ever.shape != active.shape or known.ever.device != active.device:
-                known = self._units[key] = _Units(active)
+            if known is None or (known.size, known.device) != (size, tensor.device):
+                known = self._units[key] = _Units(size, tensor.device, active)
             else:
-                known.ever = known.ever | active
-                known.batches += 1
-        sample.numbers["units"] = float(active.numel())
-        sample.numbers["inactive_units"] = (~known.ever).double().sum()
+                known.add(active)
+        sample.numbers["units"] = float(size)
+        sample.numbers["inactive_units"] = known.inactive
         sample.numbers["batches"] = float(known.batches)
 
 

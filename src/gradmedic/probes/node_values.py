@@ -19,9 +19,23 @@ _VIEWS = (
 _RESHAPES = ("View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias", "_DDPSink")
 
 
+#: Names by type of node, of those types that torch has made for one operation: to ask a node for its name is dear.
+_NAMES: dict[type, str] = {}
+
+
 def operation(node: Any) -> str:
     """Return a node's operation without its suffix: "Softmax" for "SoftmaxBackward0"; "" for a leaf or no node."""
-    return "" if node is None or hasattr(node, "variable") else str(node.name()).partition("Backward")[0]
+    known = _NAMES.get(type(node))
+    if known is not None:
+        return known
+    if node is None or hasattr(node, "variable"):
+        return ""
+    name = str(node.name())
+    made = name.partition("Backward")[0]
+    kind = type(node)
+    if kind.__name__ == name and kind.__module__ == "builtins":  # not a user's own, whose types come and go
+        _NAMES[kind] = made
+    return made
 
 
 def saved(node: Any, name: str, *, near_loss: bool = False) -> torch.Tensor | None:

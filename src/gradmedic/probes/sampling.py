@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gradmedic.isolation import Isolation
+from gradmedic.probes.graph import walked_once
 from gradmedic.probes.graph_samples import GraphProbe
 from gradmedic.probes.module_stats import ModuleSample
 from gradmedic.probes.modules import ModuleProbe
@@ -80,12 +81,13 @@ class ModuleSampling:
         startled = self._graphs.startled(roots)
         due = self.due(self._step)
         sampled = self._passes < _MAX_PASSES and (startled or due)
-        self._samples.extend(self._modes.before_backward(roots, sampled=sampled))
+        walked = walked_once(roots)
+        self._samples.extend(self._modes.before_backward(roots, walked, sampled=sampled))
         if not sampled:
             return
         self._passes += 1
-        self._weights.sample(roots, first=self._step < _FIRST_STEPS)
-        self._samples.extend(self._graphs.sample(roots, typical=due and not startled))
+        self._weights.sample(roots, walked, first=self._step < _FIRST_STEPS)
+        self._samples.extend(self._graphs.sample(roots, walked, typical=due and not startled))
         if not self._preflight.over:
             self._preflight.facts.losses.extend(self._graphs.loss_facts(roots, self._step))
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gradmedic.names import walk_modules
-from gradmedic.probes.graph import walk
+from gradmedic.probes.graph import GraphWalk, walked_once
 from gradmedic.probes.module_stats import ModuleSample
 
 #: Rows are made also when a model has been in evaluation mode for so many steps in a row.
@@ -50,7 +50,9 @@ class ModeProbe:
     _modes: weakref.WeakKeyDictionary[nn.Module, _Mode] = field(default_factory=weakref.WeakKeyDictionary)
     _passed: bool = False
 
-    def before_backward(self, roots: Sequence[torch.Tensor], *, sampled: bool) -> list[ModuleSample]:
+    def before_backward(
+        self, roots: Sequence[torch.Tensor], walked: Callable[[], GraphWalk] | None = None, *, sampled: bool
+    ) -> list[ModuleSample]:
         """Look at the mode of each model; called for each backward pass.
 
         A step counts as one in evaluation mode only where no pass of it was in training mode: adversarial examples are
@@ -58,6 +60,7 @@ class ModeProbe:
 
         Args:
             roots: the tensors on which `backward` is about to be called.
+            walked: returns what a walk from them finds; None to have it walked here.
             sampled: whether this pass's graph is looked at anyway.
 
         Returns:
@@ -71,7 +74,7 @@ class ModeProbe:
         if self.off:
             return []
         try:
-            return self._look(roots, sampled)
+            return self._look(walked or walked_once(roots), sampled)
         except Exception as error:
             self.off = True
             self.failed("mode", error)
@@ -90,7 +93,7 @@ class ModeProbe:
                 mode.evaluating += 1
             mode.training_now = False
 
-    def _look(self, roots: Sequence[torch.Tensor], sampled: bool) -> list[ModuleSample]:
+    def _look(self, walked: Callable[[], GraphWalk], sampled: bool) -> list[ModuleSample]:
         self._passed = True
         rows: list[ModuleSample] = []
         reached: set[int] | None = None
@@ -101,7 +104,7 @@ class ModeProbe:
             mode.training_now = mode.training_now or model.training
             if not sampled and (model.training or mode.evaluating + 1 not in REPORT_AT):
                 continue
-            reached = {id(leaf) for leaf in walk(roots).order} if reached is None else reached
+            reached = {id(leaf) for leaf in walked().order} if reached is None else reached
             if any(id(parameter) in reached for parameter in model.parameters()):
                 rows += _rows(prefix, model, mode)
         return rows

@@ -53,7 +53,9 @@ class WeightProbe:
         self._norms: dict[str, int] = {}
         self._sights: dict[int, int] = {}
 
-    def sample(self, roots: Sequence[torch.Tensor], *, first: bool) -> None:
+    def sample(
+        self, roots: Sequence[torch.Tensor], walked: Callable[[], GraphWalk] | None = None, *, first: bool
+    ) -> None:
         """Measure what is behind these roots.
 
         Rows of `what` "weights" (scale, symmetry and inputs of layers: only in a run's first steps), "filters" (of
@@ -62,13 +64,14 @@ class WeightProbe:
 
         Args:
             roots: the tensors on which `backward` is about to be called, in a sampled step.
+            walked: returns what a walk from them finds; None to have it walked here.
             first: whether this is one of the first steps.
         """
         if self.off or _traced(roots):
             return
         try:
             with torch.no_grad():
-                self._measure(walk(roots), first)
+                self._measure(walk(roots) if walked is None else walked(), first)
         except Exception as error:  # graphs of any kind may come
             self.off = True
             self._forget()

@@ -24,3 +24,18 @@ def gather(
     /,
 ) -> list[int]: ...
 def compare(one: int, other: int, wide: int, geometry: int, n: int, out: int, /) -> None: ...
+def count(
+    address: int,
+    samples: int,
+    apart: int,
+    rows: int,
+    units: int,
+    run: int,
+    above: float,
+    high: float,
+    low: float,
+    out: int,
+    /,
+) -> None: ...
+def attention(geometry: int, scale: float, out: int, /) -> None: ...
+def sums(address: int, geometry: int, out: int, /) -> None: ...

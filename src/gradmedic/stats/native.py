@@ -25,6 +25,8 @@ except ImportError:  # no compiler at hand when gradmedic was installed
         _native = None
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: Elements from which on a second thread may help; see PER_THREAD in _native.c.
+_WORTH_THREADS = 1 << 22
 #: Bound on the copy of a tensor that has gaps in memory.
 _COPY_BYTES = 1 << 26
 
@@ -50,6 +52,11 @@ def native_available() -> bool:
     return _native is not None
 
 
+def kernel() -> Any:
+    """Return the compiled extension, None where it is not there; one of an earlier build has not all functions."""
+    return _native
+
+
 def require_native() -> None:
     """Raise InputError, which says how to build it, where the compiled extension is not there."""
     if _native is None:
@@ -72,6 +79,26 @@ def measure(tensors: list[Any], histogram: bool) -> tuple[StatsTable, list[int]]
     where = moments.data_ptr(), counts.data_ptr(), 0 if bins is None else bins.data_ptr()
     left = _native.measure(tensors, _QUESTIONS, *where, threads, _TORCH_THREADS.entry(threads))
     return StatsTable(moments, counts, bins), left
+
+
+def measure_one(tensor: Tensor) -> tuple[list[float], list[int]] | None:
+    """Return moments and counts of one tensor as numbers; None where it cannot be read here.
+
+    The numbers are those of `measure`; no tensors are made of them.
+
+    Args:
+        tensor: of any device, type and stride.
+    """
+    if not native_available() or type(tensor) not in _QUESTIONS[0]:
+        return None
+    flat = tensor if tensor.is_contiguous() else readable(tensor.detach())
+    if flat is None:
+        return None
+    moments, counts = np.empty(6), np.empty(4, dtype=np.int64)
+    threads = 1 if flat.numel() < _WORTH_THREADS else _threads()
+    if _native.measure([flat], _QUESTIONS, moments.ctypes.data, counts.ctypes.data, 0, threads):
+        return None
+    return moments.tolist(), counts.tolist()
 
 
 def multiply(tensors: list[Any], factors: Sequence[float]) -> list[int]:
