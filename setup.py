@@ -2,6 +2,7 @@
 
 import sys
 import sysconfig
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -13,7 +14,7 @@ limited = not sysconfig.get_config_var("Py_GIL_DISABLED")
 kernel = Extension(
     "gradmedic.stats._native",
     sources=["src/gradmedic/stats/_native.c"],
-    depends=[f"src/gradmedic/stats/_native_{part}.h" for part in ("kernel", "block", "readings", "samples", "scaling")],
+    depends=sorted(str(header) for header in Path("src/gradmedic/stats").glob("_native_*.h")),
     define_macros=[("Py_LIMITED_API", "0x030A0000")] if limited else [],
     py_limited_api=limited,
     extra_compile_args=["-O3", "-std=gnu11", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],

@@ -25,8 +25,8 @@ except ImportError:  # no compiler at hand when gradmedic was installed
         _native = None
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-#: Elements from which on a second thread may help; see PER_THREAD in _native.c.
-_WORTH_THREADS = 1 << 22
+#: Elements from which on a second thread may help; see TEAM_ITEMS in _native_job.h.
+_WORTH_THREADS = 1 << 19
 #: Bound on the copy of a tensor that has gaps in memory.
 _COPY_BYTES = 1 << 26
 
@@ -96,7 +96,8 @@ def measure_one(tensor: Tensor) -> tuple[list[float], list[int]] | None:
         return None
     moments, counts = np.empty(6), np.empty(4, dtype=np.int64)
     threads = 1 if flat.numel() < _WORTH_THREADS else _threads()
-    if _native.measure([flat], _QUESTIONS, moments.ctypes.data, counts.ctypes.data, 0, threads):
+    where = moments.ctypes.data, counts.ctypes.data, 0
+    if _native.measure([flat], _QUESTIONS, *where, threads, _TORCH_THREADS.entry(threads)):
         return None
     return moments.tolist(), counts.tolist()
 
