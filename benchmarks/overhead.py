@@ -294,7 +294,7 @@ def table(work: Workload, options: argparse.Namespace, pairs: int, steps: int, *
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
-    parser.add_argument("--pairs", type=int, help="pairs of blocks for each row (default: 30, 12, 40, 20)")
+    parser.add_argument("--pairs", type=int, help="pairs of blocks for each row (default: 60, 12, 40, 20)")
     parser.add_argument(
         "--peer-share", type=float, default=0.3, help="share of the pairs for other tools (default 0.3)"
     )
@@ -319,7 +319,7 @@ def main() -> None:
     )
     results: dict[str, Any] = {}
     if "transformer" in wanted:
-        results["transformer"] = table(make_transformer(), options, options.pairs or 30, 6, bars=True)
+        results["transformer"] = table(make_transformer(), options, options.pairs or 60, 3, bars=True)
     if "large" in wanted:
         results["large"] = table(make_large_transformer(), options, options.pairs or 12, 3, bars=True)
     if "mlp" in wanted:
