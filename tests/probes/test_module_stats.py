@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradmedic.probes.module_stats import active_units, unit_axis
+from gradmedic.probes.module_stats import active_units, measurable, unit_axis
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e5m2]
 
@@ -67,3 +67,13 @@ def test_few_zeros_take_no_look_at_the_values():
 
 def test_a_vector_has_no_units():
     assert active_units("ReLU", torch.ones(3)) is None
+
+
+def test_a_batch_of_gradients_at_once_is_not_measured():
+    seen = []
+    given = torch.ones(3, requires_grad=True)
+    made = given * 2
+    made.register_hook(lambda gradient: seen.append(measurable(gradient)))
+    torch.autograd.grad([made], [given], [torch.eye(3)], is_grads_batched=True, retain_graph=True)
+    torch.autograd.grad([made], [given], [torch.ones(3)])
+    assert seen == [False, True]

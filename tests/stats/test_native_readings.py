@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gradmedic.stats import gradient_stats
 from gradmedic.stats.native import kernel, measure_one
@@ -101,6 +102,41 @@ def test_norms_and_means_are_those_of_torch():
 def test_gradients_that_lie_apart_are_left_to_torch():
     assert norms_and_means(torch.randn(2, 3, 4, 5).transpose(2, 3)) is None
     assert norms_and_means(torch.randn(2, 3, 4, 5).double()) is None
+
+
+def given_back():
+    tensor = torch.ones(2, 3, 4, 5)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def traced():
+    with FakeTensorMode():
+        return torch.ones(2, 3, 4, 5)
+
+
+def read_all(values):
+    return [
+        norms_and_means(values),
+        count_units(values, 1, above=0.0),
+        attend(values, values, 1.0, step=1, first=0, causal=False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "make", [given_back, traced, lambda: torch._efficientzerotensor((2, 3, 4, 5))], ids=["freed", "traced", "zeros"]
+)
+def test_tensors_without_memory_are_not_read(make):
+    assert read_all(make()) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("transform", "shape"), [(torch.func.functionalize, (2, 3, 4, 5)), (torch.func.vmap, (6, 2, 3, 4, 5))]
+)
+def test_tensors_under_a_transform_are_not_read(transform, shape):
+    read = []
+    transform(lambda values: read.extend(read_all(values)) or values * 2)(torch.ones(shape))
+    assert read == [None, None, None]
 
 
 class Wrapped(torch.Tensor):

@@ -91,12 +91,20 @@ xs = [torch.ones(1 << 20)] * 8  # here: torch itself would wait in the child
 pid = os.fork()
 if pid == 0:
     signal.alarm(60)
-    from gradmedic.stats import gradient_stats
+    from gradmedic.stats import gradient_stats, team
+    {then}
     os._exit(0 if gradient_stats(xs).norm.tolist() == [1024.0] * 8 else 3)
 assert os.waitpid(pid, 0)[1] == 0
 """
 
 
 @pytest.mark.parametrize("first", ["", "import gradmedic"], ids=["imported by the child", "imported by the parent"])
-def test_a_forked_child_does_not_wait_for_threads_of_its_parent(first):
-    run_python(_FORK.format(first=first))
+@pytest.mark.parametrize("then", ["", "team._native_threads = lambda: 8"], ids=["alone", "beside other threads"])
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(first, then):
+    run_python(_FORK.format(first=first, then=then))
+
+
+def test_a_process_that_was_not_forked_is_told_from_one_that_was():
+    code = "import os; from gradmedic.stats.team import is_forked; print(is_forked(), flush=True); pid = os.fork()\n"
+    code += "if pid == 0: print(is_forked(), flush=True); os._exit(0)\nos.waitpid(pid, 0)"
+    assert run_python(code).split() == ["False", "True"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradmedic.probes.module_stats import measurable
 from gradmedic.probes.node_values import operation, saved
 from gradmedic.stats.native_readings import norms_and_means
 
@@ -81,7 +82,7 @@ def _note(heads: int, extra: Numbers) -> Callable[[Sequence[torch.Tensor | None]
         if not open_[0] or gradient is None:
             return
         open_[0] = False  # the graph may be used again (retain_graph)
-        split = _split(gradient.detach(), heads)
+        split = _split(gradient, heads)
         if split is not None:
             for name, values in zip(_GRADIENT, norms_and_means(split) or _by_torch(split), strict=True):
                 extra.update(numbered(name, values))
@@ -98,8 +99,8 @@ def _by_torch(split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _split(gradient: torch.Tensor, heads: int) -> torch.Tensor | None:
     """Return the gradient of the heads' output as [B, H, T, D]: it is that, or [B * H, T, D]."""
-    if gradient.layout is not torch.strided or gradient.is_complex():
+    if type(gradient) is not torch.Tensor or not measurable(gradient) or gradient.is_complex():
         return None
     if gradient.dim() == 3 and gradient.shape[0] % heads == 0:
-        gradient = gradient.reshape(-1, heads, *gradient.shape[1:])
+        gradient = gradient.detach().reshape(-1, heads, *gradient.shape[1:])
     return gradient if gradient.dim() == 4 and gradient.shape[1] == heads else None

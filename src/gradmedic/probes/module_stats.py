@@ -108,6 +108,7 @@ def measurable(tensor: Any) -> bool:
         and not tensor.is_nested
         and tensor.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)  # of `autograd.grad(is_grads_batched=True)`
     )
 
 

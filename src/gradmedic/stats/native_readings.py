@@ -34,16 +34,15 @@ def count_units(
         int64 [units]; None where the kernel is not there, or the values are no float32 numbers in a CPU's memory whose
         samples (first dimension) have no gaps.
     """
-    if not hasattr(kernel(), "count") or not 0 < axis < values.dim() or not _readable(values):
+    address = _address(values) if hasattr(kernel(), "count") and 0 < axis < values.dim() else 0
+    if not address:
         return None
     if values.numel() == 0 or values.numel() > _MAX_COUNT or not values[0].is_contiguous():
         return None
     shape = values.shape
     rows, run = math.prod(shape[1:axis]), math.prod(shape[axis + 1 :])
     counts = np.empty(shape[axis], dtype=np.int64)
-    kernel().count(
-        values.data_ptr(), shape[0], values.stride(0), rows, shape[axis], run, above, high, low, counts.ctypes.data
-    )
+    kernel().count(address, shape[0], values.stride(0), rows, shape[axis], run, above, high, low, counts.ctypes.data)
     return torch.from_numpy(counts)
 
 
@@ -69,13 +68,14 @@ def attend(
     fits = (samples, heads, depth) == (key.shape[0], sharing * key.shape[1], key.shape[3])
     if not fits or not 0 <= first < rows or not keys:
         return None
-    if not hasattr(kernel(), "attention") or not (_readable(query) and _readable(key)):
+    addresses = (_address(query), _address(key)) if hasattr(kernel(), "attention") else (0, 0)
+    if not all(addresses):
         return None
     strides = (*query.stride()[:3], *key.stride()[:3])
     if query.stride(3) != 1 or key.stride(3) != 1 or samples * heads * rows * keys * depth > _MAX_PRODUCTS:
         return None
     sizes = (samples, heads, sharing, rows, keys, depth)
-    geometry = np.array([query.data_ptr(), key.data_ptr(), *sizes, *strides, step, first, causal], dtype=np.int64)
+    geometry = np.array([*addresses, *sizes, *strides, step, first, causal], dtype=np.int64)
     out = np.empty((3, samples, heads))
     kernel().attention(geometry.ctypes.data, scale, out.ctypes.data)
     return out
@@ -90,13 +90,24 @@ def norms_and_means(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] |
     Returns:
         None where the kernel is not there, or cannot read these.
     """
-    if not hasattr(kernel(), "sums") or not _readable(values) or values.stride(3) != 1 or values.numel() == 0:
+    address = _address(values) if hasattr(kernel(), "sums") else 0
+    if not address or values.stride(3) != 1 or values.numel() == 0:
         return None
     geometry, out = np.array([*values.shape, *values.stride()[:3]], dtype=np.int64), np.empty((2, values.shape[1]))
-    kernel().sums(values.data_ptr(), geometry.ctypes.data, out.ctypes.data)
+    kernel().sums(address, geometry.ctypes.data, out.ctypes.data)
     return torch.from_numpy(np.sqrt(out[1])), torch.from_numpy(out[0] / (values.numel() // values.shape[1]))
 
 
-def _readable(tensor: torch.Tensor) -> bool:
-    """Whether this is float32 in a CPU's memory, as it stands there."""
-    return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout is torch.strided and not tensor.is_neg()
+def _address(tensor: torch.Tensor) -> int:
+    """Return where this lies if it is float32 in a CPU's memory, as it stands there; 0 for all else.
+
+    Tensors that only pass for one of a CPU have no address: those of tracers and of functorch, efficient zeros, weights
+    whose memory was given back.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cpu and tensor.dtype == torch.float32
+    if not plain or tensor.layout is not torch.strided or tensor.is_neg():
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0

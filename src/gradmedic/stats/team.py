@@ -16,8 +16,23 @@ from pathlib import Path
 
 import torch
 
-_PROCESS = os.getpid()
 _TASKS = "/proc/self/task"
+_STATUS = "/proc/self/stat"
+#: The kernel's PF_FORKNOEXEC among a process's flags: forked, and no other program begun since.
+_FORKED = 0x40
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked, and goes on with the program of its parent."""
+    try:
+        with open(_STATUS, "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _FORKED)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+#: Process whose threads may be used; 0: none.
+_PROCESS = 0 if is_forked() else os.getpid()
 
 
 class TorchThreads:
@@ -30,8 +45,9 @@ class TorchThreads:
         """Return the address of the runtime's GOMP_parallel, for the compiled kernel; 0: use threads of your own.
 
         A forked child has none of its parent's threads, but GNU's runtime, which is not told of the fork, would wait
-        for them for ever. Such a child is known by its process id, or, if it has imported gradmedic itself, by the
-        threads that are not there.
+        for them for ever. Such a child is known by its process id, or, if it has imported this file itself, by what
+        Linux says of it. Where Linux says nothing, the threads that are not there tell; others (of NumPy's BLAS, of
+        Arrow) may be.
 
         Args:
             wanted: how many threads may work; where these are fewer than torch's own, torch's are not used.
