@@ -418,3 +418,14 @@ def test_a_logarithmic_axis_has_two_ticks_at_least(shared):
         return counts;
     })()""")
     assert min(counts) >= 2
+
+
+def test_a_run_that_ends_in_nan_opens_at_its_first_fault(reader, report_file, payloads):
+    fault = next(each for each in payloads["exploding"]["findings"]["en"] if each["severity"] in ("critical", "error"))
+    tab = reader()
+    opened = {}
+    for name in ("exploding", "healthy"):
+        tab.open(report_file(name))
+        opened[name] = tab.page.evaluate("gradmedic.state.step")
+    assert opened == {"exploding": fault["step"], "healthy": None}
+    assert fault["step"] < 50  # of sixty steps

@@ -9,7 +9,7 @@
     if (!payload) return;
     const changes = {};
     if (!payload.optimizers.includes(gm.state.optimizer)) changes.optimizer = payload.optimizers[0] || "";
-    if (runChanged) Object.assign(changes, { tensor: gm.worstTensor(payload), step: null, page: 0 });
+    if (runChanged) Object.assign(changes, { tensor: gm.worstTensor(payload), step: gm.startStep(payload), page: 0 });
     else if (gm.state.tensor >= payload.tensors.length) changes.tensor = 0;
     if (gm.state.other === String(gm.state.run)) changes.other = "";
     gm.set(changes);

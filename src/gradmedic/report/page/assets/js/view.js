@@ -110,6 +110,14 @@
 
   gm.findings = (payload) => payload.findings[gm.state.lang] || payload.findings.en || [];
 
+  /** Return the step to open at: that of the first fault, where a run ends in numbers that are not finite; else null. */
+  gm.startStep = function (payload) {
+    const norms = gm.scalar(payload, "grad_norm", payload.optimizers[0]);
+    if (!norms || Number.isFinite(norms.y[norms.y.length - 1])) return null;
+    const fault = (payload.findings.en || []).find((finding) => finding.severity === "critical" || finding.severity === "error");
+    return fault ? fault.step : null;
+  };
+
   gm.worstTensor = function (payload) {
     const named = (payload.findings.en || []).filter((finding) => finding.severity !== "info").flatMap((finding) => finding.where);
     for (const name of named) {
