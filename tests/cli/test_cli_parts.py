@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gradmedic.cli import arm, tracebacks
 from gradmedic.cli.children import CHILD_FOLDER, OPTIONS_VARIABLE, leave_children, reach_children
-from gradmedic.cli.command import add_fail_on, default_language, reaches
+from gradmedic.cli.command import default_language, reaches
 from gradmedic.cli.demo.show import sparkline
 from gradmedic.cli.folders import claim, default_folder, holds_run
 from gradmedic.cli.options import RunOptions, parse_limits, parse_modules
@@ -362,24 +362,3 @@ def test_sparkline():
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert len(sparkline([float(n + 1) for n in range(150)], 48)) == 48
     assert sparkline([math.inf] * 3, 2) == "××"
-
-
-def test_a_severity_may_be_named_as_a_check_up_prints_it():
-    named = argparse.ArgumentParser()
-    add_fail_on(named)
-    found = [named.parse_args(["--fail-on", text]).fail_on for text in ("note", "info", "critical")]
-    assert found == ["info", "info", "critical"]
-    assert "info (or note), warning" in " ".join(named.format_help().split())
-
-
-@pytest.mark.parametrize(
-    ("program", "name", "label"),
-    [
-        (Program("file", "exp/crash.py"), "crash", "crash.py"),
-        (Program("module", "pkg.train"), "pkg.train", "pkg.train"),
-        (Program("stdin", "-"), "stdin", "stdin"),
-        (Program("file", "a\x1b[2J.py"), "a\x1b[2J", "a\\x1b[2J.py"),
-    ],
-)
-def test_messages_call_a_script_by_its_file(program, name, label):
-    assert (program.name, program.label) == (name, label)
