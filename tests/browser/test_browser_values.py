@@ -196,3 +196,18 @@ def test_columns_of_a_thinned_record_are_drawn_equally_wide_and_lose_no_extreme(
     assert 1.0 <= found["usual"] <= 1.2
     page.page.evaluate("window.grid = gradmedic.grid(gradmedic.payload(), 'norm')")
     assert page.page.evaluate("gradmedic.columnsOf(grid).count === grid.first.n[0]"), "an even record stays as it is"
+
+
+def test_one_of_a_unit_is_singular(shared):
+    said = shared("healthy").page.evaluate(
+        """() => {
+          const gm = window.gradmedic, was = gm.state.lang;
+          const told = ["en", "zh"].map((lang) => {
+            gm.state.lang = lang;
+            return [1, 2].map((n) => gm.unitName("elements", n));
+          });
+          gm.state.lang = was;
+          return told;
+        }"""
+    )
+    assert said == [["element", "elements"], ["个元素", "个元素"]]

@@ -43,7 +43,10 @@ def test_version(capsys):
     ("words", "says"),
     [
         ([], "COMMAND"),
-        (["nonsense"], "nonsense"),
+        (["nonsense"], "there is no command 'nonsense'; there are: run, diagnose, "),
+        (["rnu", "x.py"], "there is no command 'rnu'; did you mean 'run'?"),
+        (["train.py"], "there is no command 'train.py'; did you mean: gradmedic run train.py"),
+        (["run", "--fail-on", "notice", "x.py"], "one of info (or note), warning, error, critical, got 'notice'"),
         (["run"], "expected a script"),
         (["run", "-m"], "after -m"),
         (["run", "--steps", "0", "x.py"], "at least 1"),

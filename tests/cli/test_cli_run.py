@@ -174,7 +174,7 @@ def test_a_script_that_trains_nothing_keeps_its_exit_code(gm_bare, tmp_path):
     for code in (0, 5):
         done = gm_bare("run", "--fail-on", "info", "idle.py", str(code))
         assert done.returncode == code
-        assert done.stderr == b"gradmedic: nothing was trained: idle never imported torch\n"
+        assert done.stderr == b"gradmedic: nothing was trained: idle.py never imported torch\n"
     assert not (tmp_path / "runs").exists()
 
 

@@ -117,3 +117,40 @@ def test_a_nan_of_unknown_origin_is_first_to_be_looked_for(variant):
         ).remedies
         assert place in first.text
         assert last.text.startswith(stopgap)
+
+
+@pytest.mark.parametrize(
+    ("lang", "titles"),
+    [
+        ("en", ["Output has collapsed", "Prediction and target differ in shape"]),
+        ("zh", ["输出坍缩", "预测与目标形状不同"]),
+    ],
+)
+def test_a_variant_may_have_a_title_of_its_own(lang, titles):
+    assert [wording.render("GM515", variant, {}, lang).title for variant in ("", "broadcast")] == titles
+
+
+@pytest.mark.parametrize("code", wording.codes())
+def test_titles_are_of_variants(code):
+    assert set(EN[code].get("titles", {})) <= set(EN[code].get("variants", {}))
+
+
+@pytest.mark.parametrize(
+    ("code", "variant", "says"),
+    [
+        ("GM301", "", "shrink to 0.137 of their size from layer to layer"),
+        ("GM301", "note", "shrink to 0.137 of their size from layer to layer"),
+        ("GM302", "depth", "grow 0.137 times from layer to layer"),
+    ],
+)
+def test_a_factor_of_each_layer_is_no_difference(code, variant, says):
+    assert says in wording.render(code, variant, {"per_layer": 0.137}, "en").message
+
+
+def test_sentences_call_a_number_a_layer_and_actions_keep_its_name():
+    words = wording.render("GM303", "born", {"layer": "4", "where": ("4", "6"), "layers": 2}, "en")
+    assert "units of layer 4 " in words.message
+    assert "layer 4, layer 6" in words.message
+    targets = [remedy.action["target"] for remedy in words.remedies if remedy.action and "target" in remedy.action]
+    assert targets
+    assert not any("layer" in str(target) for target in targets)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import gradmedic as gm
 from gradmedic.diagnosis.coverage import MODULE_RULES, Coverage
+from gradmedic.diagnosis.engine import in_language
+from gradmedic.diagnosis.finding import Finding
 from gradmedic.facts import Facts, ParameterFact
 from gradmedic.frame import Frame, TensorTable
 from gradmedic.report.layer_flow import FlowSum
@@ -144,3 +146,18 @@ def test_two_heads_side_by_side_are_no_neighbours():
     summed = FlowSum()
     summed.add(Frame(0, "SGD", grad_norm=300.0, tensors=table))
     assert summed.flow(facts).steepest[:2] == ("trunk", "action_head")
+
+
+@pytest.mark.parametrize(("lang", "four", "two"), [("en", "layer 4", "layer 0.2"), ("zh", "层 4", "层 0.2")])
+def test_layers_that_are_numbers_are_called_layers(lang, four, two):
+    table = TensorTable(("4.weight", "0.2.weight"), {"norm": np.array([4.0, 3.0]), "numel": np.array([4, 4])})
+    run = FakeRun([Frame(step, "SGD", loss=1.0, grad_norm=5.0, tensors=table) for step in range(3)])
+    where = ("4", "0.2", "net.4")
+    found = in_language(Finding("GM303", "dead-units", "warning", 0.9, 3, where=where, params={"where": where}), lang)
+    text = render_checkup(run, [found], width=160, lang=lang)
+    assert f"{four} 64%" in text
+    assert f"{two} 36%" in text
+    assert "layer net.4" not in text
+    separator = ", " if lang == "en" else "、"
+    assert text.count(f"{four}{separator}{two}{separator}net.4") == 2  # of the heading, and of the message
+    assert gradients_json(summarize(run).series[0])["shares"] == pytest.approx({"4": 0.64, "0.2": 0.36})

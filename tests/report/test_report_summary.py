@@ -197,3 +197,21 @@ def test_watching_that_costs_much_of_short_steps_says_why(steps, step_seconds, o
     text = render_checkup(run, [], width=200)
     assert says in text
     assert silent not in text
+
+
+def rates(made, lang="en", **values):
+    text = render_checkup(FakeRun(frames([1.0] * len(made), lr=made, **values)), [], width=120, lang=lang)
+    (line,) = (line for line in text.splitlines() if line.strip().startswith(("learning rate", "学习率")))
+    return line.split(maxsplit=2 if lang == "en" else 1)[-1]
+
+
+def test_a_peak_of_the_learning_rate_between_its_ends_is_told():
+    assert rates([0.00012, 0.001, 0.003, 1.2e-08]) == "0.00012 → 0.003 → 1.2e-08 (peak at step 2)"
+    assert rates([0.1, 0.2, 0.1]) == "0.1 → 0.2 → 0.1 (peak at step 1)"
+    assert rates([0.00012, 0.003, 1.2e-08], "zh") == "0.00012 → 0.003 → 1.2e-08（第 1 步达到峰值）"
+    assert rates([0.1, 0.109, 0.05]) == "0.1 → 0.05"
+    assert rates([0.1, 0.2, 0.3]) == "0.1 → 0.3"
+    assert rates([0.1, None, 0.1]) == "0.1"
+    assert rates([0.1, math.inf, 0.1]) == "0.1"
+    groups = [(0.1, 0.01), (0.4, 0.04), (0.2, 0.02)]
+    assert rates([0.1, 0.4, 0.2], lrs=groups) == "0.1 | 0.01 → 0.4 | 0.04 → 0.2 | 0.02 (peak at step 1)"

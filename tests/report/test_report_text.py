@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import math
@@ -20,12 +21,19 @@ from diagnosis_frames import FakeRun, fact, facts_event, frames
 
 from gradmedic.diagnosis import diagnose
 from gradmedic.diagnosis.engine import in_language
+from gradmedic.diagnosis.finding import Evidence, Finding
 from gradmedic.diagnosis.rules import RULES
 from gradmedic.errors import InputError
 from gradmedic.facts import Facts
-from gradmedic.report.next_commands import quoted
+from gradmedic.report import next_commands
+from gradmedic.report.next_commands import page_can_be_made, quoted
 from gradmedic.report.paragraph import wrap
 from gradmedic.report.text import explain, render_checkup, render_findings
+
+
+@pytest.fixture(autouse=True)
+def _plotly_is_there(monkeypatch):
+    monkeypatch.setattr(next_commands, "page_can_be_made", lambda: True)
 
 
 def diverging() -> FakeRun:
@@ -124,6 +132,22 @@ def test_ends_with_what_to_type_next(tmp_path, monkeypatch):
         assert lines(healthy, [])[-1] == f"next: gradmedic report {typed}"
 
 
+INSTALL = "pip install 'gradmedic[report]'"
+
+
+@pytest.mark.parametrize(("lang", "says"), [("en", f"   (first: {INSTALL})"), ("zh", f"   （请先执行：{INSTALL}）")])
+def test_says_what_the_page_needs_first_where_it_is_missing(tmp_path, monkeypatch, lang, says):
+    monkeypatch.chdir(tmp_path)
+    run = FakeRun(frames([2.0, 1.5, 1.0]))
+    run.path = tmp_path / "run"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(next_commands, "page_can_be_made", page_can_be_made)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
+    assert lines(run, [], lang=lang)[-1].endswith(f"gradmedic report run{says}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found("json") if name == "plotly" else found(name))
+    assert lines(run, [], lang=lang)[-1].endswith("gradmedic report run")
+
+
 @pytest.mark.parametrize("text", ["it's", "$(id)", "a\\b\x1b[2J", "名\n字 \u202e", "`x`", "\t'\\n"])
 def test_a_folder_is_quoted_as_the_shell_reads_it(text):
     shell = subprocess.run(["bash", "-c", f"printf %s {quoted(text)}"], capture_output=True, check=True)
@@ -197,6 +221,8 @@ def test_explain(lang):
 
 
 def test_explain_names_the_nearest():
+    with pytest.raises(InputError, match=r"^there is no rule 'foo'; `gradmedic explain` lists all$"):
+        explain("foo")
     with pytest.raises(InputError, match="GM301"):
         explain("GM3011")
     with pytest.raises(InputError, match="vanishing-gradient"):
@@ -218,3 +244,11 @@ def test_chinese_breaks_anywhere_but_before_closing_signs(width):
 
 def test_words_are_kept_whole():
     assert list(wrap("Lower the learning rate: try 3.", 12)) == ["Lower the", "learning", "rate: try 3."]
+
+
+@pytest.mark.parametrize(("lang", "behind"), [("en", ["1 element", "2 elements"]), ("zh", ["1 个元素", "2 个元素"])])
+def test_one_of_a_unit_is_singular(lang, behind):
+    evidence = tuple(Evidence("NaN elements", n, 0, "elements") for n in (1, 2))
+    found = Finding("GM201", "nonfinite", "critical", 0.9, 3, evidence=evidence, params={"message": "-"})
+    text = render_findings([found], "markdown", lang=lang)
+    assert all(f"| {each} | 0 |" in text for each in behind)

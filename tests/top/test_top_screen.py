@@ -180,7 +180,7 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
         parser.parse_args(["x", "--interval", "0"])
 
 
-@pytest.mark.parametrize(("lang", "told"), [("en", "newer run has begun beside it"), ("zh", "更新的运行")])
+@pytest.mark.parametrize(("lang", "told"), [("en", "press n to switch to it"), ("zh", "按 n 切换过去")])
 def test_what_is_beside_the_run_is_told_and_fits(lang, told):
     hostile = "runs\x1b[31m\n" + "y" * 300
     snapshot = Snapshot("run", Path("run"), "ended", newer=hostile, instead_of=hostile, parted={0: 12, 1: 20, 2: 15})
@@ -189,6 +189,7 @@ def test_what_is_beside_the_run_is_told_and_fits(lang, told):
     assert len(lines) == 24
     assert all(line.cell_len <= 80 for line in lines)
     assert told in text
+    assert {"en": "switched here from", "zh": "已从更早的运行"}[lang] in text
     assert {"en": "rank 0: 12, rank 1: 20", "zh": "rank 0：12, rank 1：20"}[lang] in text
     assert "\x1b" not in text
 

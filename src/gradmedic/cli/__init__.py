@@ -11,6 +11,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from gradmedic import __version__
 from gradmedic.cli.clip import ClipCommand
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser, parsers = build_parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(_no_such_command(arguments[0]))
     program: list[str] = []
     if arguments[:1] == ["run"]:
         own, program = RunCommand.split(arguments[1:], parsers["run"])
@@ -105,6 +108,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (a pager, `head`) has gone: there is nobody left to tell.
         sys.stderr.close()
         return 0
+
+
+def _no_such_command(word: str) -> str:
+    """Return what is said of a first word that is no command."""
+    if word.endswith(".py"):
+        return f"there is no command {word!r}; did you mean: gradmedic run {word}"
+    near = get_close_matches(word.lower(), COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
+    return f"there is no command {word!r}; {hint}"
 
 
 def _never_fail_to_print() -> None:

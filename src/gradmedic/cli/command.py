@@ -9,12 +9,16 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from gradmedic.types import SEVERITIES
+from gradmedic.types import SEVERITIES, Severity
 
 FINE, FOUND, USAGE_ERROR = 0, 1, 2
 INTERRUPTED = 130
 
 LANGUAGES = ("en", "zh")
+
+#: Other names of severities, as check-ups print them.
+_ALSO: dict[Severity, str] = {"info": "note"}
+_NAMED = ", ".join(f"{each} (or {_ALSO[each]})" if each in _ALSO else each for each in SEVERITIES)
 
 
 class Command(Protocol):
@@ -59,10 +63,18 @@ def add_fail_on(parser: argparse.ArgumentParser) -> None:
     """Add `--fail-on`."""
     parser.add_argument(
         "--fail-on",
-        choices=SEVERITIES,
+        type=severity_named,
         metavar="SEVERITY",
-        help=f"exit with code 1 when a finding is at least this severe: {', '.join(SEVERITIES)} (default: never)",
+        help=f"exit with code 1 when a finding is at least this severe: {_NAMED} (default: never)",
     )
+
+
+def severity_named(text: str) -> Severity:
+    """Return a severity by its name, or by the one that a check-up prints for the mildest."""
+    for severity in SEVERITIES:
+        if text == severity or text == _ALSO.get(severity):
+            return severity
+    raise argparse.ArgumentTypeError(f"expected one of {_NAMED}, got {text!r}")
 
 
 def reaches(findings: Iterable[Any], severity: str | None) -> bool:

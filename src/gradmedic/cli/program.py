@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradmedic.errors import InputError
+from gradmedic.plain_text import plain
 
 Kind = Literal["file", "module", "container", "stdin"]
 
@@ -34,12 +35,19 @@ class Program:
 
     @property
     def name(self) -> str:
-        """A short name for folders and messages: "train" for `exp/train.py`, "pkg.train" for `-m pkg.train`."""
+        """A short name for folders: "train" for `exp/train.py`, "pkg.train" for `-m pkg.train`."""
         if self.kind == "stdin":
             return "stdin"
         if self.kind == "module":
             return self.target
         return os.path.splitext(os.path.basename(os.path.abspath(self.target)))[0] or "run"
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "train.py" for `exp/train.py`, "pkg.train" for `-m pkg.train`."""
+        if self.kind in ("stdin", "module"):
+            return self.name
+        return plain(os.path.basename(os.path.abspath(self.target))) or self.name
 
 
 def parse_program(words: list[str]) -> Program:

@@ -183,7 +183,7 @@ def _conclude(session: Session, target: program.Program, code: int) -> int:
     leave_children(os.environ)
     try:
         if not session.trained:
-            checkup.show_untrained(session, target.name)
+            checkup.show_untrained(session, target.label)
             return code
         run, findings = session.result()
         checkup.show(session, run, findings)

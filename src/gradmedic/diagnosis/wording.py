@@ -22,6 +22,9 @@ LANGUAGES: tuple[str, ...] = ("en", "zh")
 #: So many names are spelled out in a sentence; the rest is counted.
 SHOWN_NAMES = 3
 
+#: Placeholders that may stand for layers.
+_LAYERS = ("where", "layer", "first", "last")
+
 
 @dataclass(frozen=True, slots=True)
 class Words:
@@ -100,6 +103,23 @@ def share(value: float) -> str:
     return f"{100 * value:.3g}%"
 
 
+def place(name: str, lang: str) -> str:
+    """Return the name of a layer or tensor; one of digits and dots alone, as nn.Sequential gives, is called a layer.
+
+    Example:
+        >>> place("4", "en"), place("features.4", "en")
+        ('layer 4', 'features.4')
+    """
+    numbered = name[:1].isdigit() and name.replace(".", "").isdigit()
+    told: str = messages(lang)["phrases"]["numbered_layer"].format(n=abridged(name)) if numbered else abridged(name)
+    return told
+
+
+def places(entries: Sequence[str], lang: str) -> str:
+    """Return names of layers and tensors as they stand in a sentence, as `names` does."""
+    return names([place(entry, lang) for entry in entries], lang)
+
+
 def names(entries: Sequence[str], lang: str) -> str:
     """Return names as they stand in a sentence, at most three of them and the count of the rest.
 
@@ -120,6 +140,12 @@ def label(name: str, lang: str, kind: str = "evidence") -> str:
     """Return the name of an evidence, or with kind "units" a unit, in a language; English ones are the data's own."""
     table: Mapping[str, str] = messages(lang).get(kind, {})
     return table.get(name, name)
+
+
+def unit(name: str, value: object, lang: str) -> str:
+    """Return the name of a unit as it stands behind a value: "1 element", "2 elements"."""
+    singular: Mapping[str, str] = messages(lang)["one_unit"]
+    return singular.get(name, label(name, lang, "units")) if value == 1 else label(name, lang, "units")
 
 
 def phrase(key: str, params: Mapping[str, Any], lang: str) -> str:
@@ -155,15 +181,17 @@ def render(code: str, variant: str, params: Mapping[str, Any], lang: str) -> Wor
             raise InputError(f"there is no rule {code!r}; there are: {', '.join(codes())}")
         return _own_words(code, params)
     values = _plain(params, lang, nested=True)
+    told = _Values(values | _layers_told(params, lang))
     template = table.get("variants", {}).get(variant, table["message"])
     remedies = tuple(
-        Remedy(entry["text"].format_map(values), resolve(entry.get("action"), params, values))
+        Remedy(entry["text"].format_map(told), resolve(entry.get("action"), params, values))
         for entry in table.get("remedies", ())
         if (not entry.get("for") or variant in entry["for"])
         and (not entry.get("when") or params.get(entry["when"]))
         and not params.get(entry.get("unless", ""))
     )
-    return Words(table["title"], template.format_map(values), remedies)
+    title = table.get("titles", {}).get(variant, table["title"])
+    return Words(title, template.format_map(told), remedies)
 
 
 def _own_words(code: str, params: Mapping[str, Any]) -> Words:
@@ -178,6 +206,18 @@ def placeholders(template: str) -> frozenset[str]:
 
 def _plain(params: Mapping[str, Any], lang: str, *, nested: bool) -> dict[str, str]:
     return _Values({key: _text(value, params, lang, nested=nested) for key, value in params.items()})
+
+
+def _layers_told(params: Mapping[str, Any], lang: str) -> dict[str, str]:
+    """Return what sentences call the layers of a finding; actions want the names themselves."""
+    found = {key: params[key] for key in _LAYERS if key in params}
+    told = {key: place(value, lang) for key, value in found.items() if _is_name(value)}
+    lists = {key: value for key, value in found.items() if isinstance(value, (tuple, list))}
+    return told | {key: places([str(each) for each in value], lang) for key, value in lists.items()}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and not value.startswith("@")
 
 
 def _text(value: Any, params: Mapping[str, Any], lang: str, *, nested: bool) -> str:

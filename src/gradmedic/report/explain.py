@@ -18,7 +18,7 @@ def explain(code: str | None, lang: str = "en") -> str:
         lang: "en" or "zh".
 
     Raises:
-        InputError: no such code or language; the message lists the nearest ones.
+        InputError: no such code or language; the message lists near ones, if any, else how to list all.
     """
     wording.messages(lang)
     if code is None:
@@ -28,8 +28,8 @@ def explain(code: str | None, lang: str = "en") -> str:
     if wanted not in names.values():
         near = get_close_matches(code.upper(), names.values(), n=4, cutoff=0.5)
         near += [f"{names[name]} ({name})" for name in get_close_matches(code.lower(), names, n=3, cutoff=0.5)]
-        listed = ", ".join(near or sorted(names.values()))
-        raise InputError(f"there is no rule {code!r}; near it: {listed}")
+        hint = f"near it: {', '.join(near)}" if near else "`gradmedic explain` lists all"
+        raise InputError(f"there is no rule {code!r}; {hint}")
     page = resources.files("gradmedic.diagnosis").joinpath("pages").joinpath(f"{wanted}.{lang}.md")
     return page.read_text(encoding="utf-8")
 

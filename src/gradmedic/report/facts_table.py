@@ -149,10 +149,13 @@ def _name(series: Series, lang: str) -> str:
     return WORDS[lang]["process"].format(name=name, n=series.process) if series.process else name
 
 
-def _rates(series: Series) -> str:
-    """Return the learning rate, first and last where they differ, and those of all groups where these differ."""
+def _rates(series: Series, lang: str) -> str:
+    """Return the learning rate, first and last where they differ, a peak between, and those of groups that differ."""
     assert series.lr is not None
     began, ended = series.lrs or ((series.lr[0],), (series.lr[1],))
+    if series.peak is not None:
+        rates, step = series.peak
+        return " → ".join(map(_row, (began, rates, ended))) + WORDS[lang]["peak"].format(step=step)
     if len(began) == len(ended) == 1:
         return wording.number(began[0]) if began == ended else _arrow(began[0], ended[0])
     first, last = _row(began), _row(ended)
@@ -173,7 +176,7 @@ def _values(series: Series, lang: str, large: bool) -> list[tuple[str, str]]:
     if series.loss is not None:
         found.append((words["loss"], _arrow(*series.loss)))
     if series.lr is not None:
-        found.append((words["lr"], _rates(series)))
+        found.append((words["lr"], _rates(series, lang)))
     if series.norms:
         left_out = words["left_out"].format(n=counted(series.skipped)) if series.skipped else ""
         if series.nonfinite and any(math.isfinite(norm) for norm in series.norms):
@@ -198,13 +201,13 @@ def _layers(series: Series, lang: str) -> list[tuple[str, str]]:
     words, flow = WORDS[lang], series.flow
     found: list[tuple[str, str]] = []
     if len(flow.shares) > 1:
-        parts = [f"{abridged(layer)} {wording.share(share)}" for layer, share in flow.shares[:LAYERS]]
+        parts = [f"{wording.place(layer, lang)} {wording.share(share)}" for layer, share in flow.shares[:LAYERS]]
         found.append((words["carried"], words["comma"].join(parts)))
     if flow.ratio is not None and flow.steepest is not None:
         layer, after, ratio = flow.steepest
         value = words["ratio"].format(ratio=wording.number(flow.ratio))
         if flow.ratio != ratio:
-            names = {"layer": abridged(layer), "after": abridged(after)}
+            names = {"layer": wording.place(layer, lang), "after": wording.place(after, lang)}
             value += words["comma"] + words["steepest"].format(ratio=wording.number(ratio), **names)
         found.append((words["neighbours"], value))
     return found

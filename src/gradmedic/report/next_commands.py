@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,13 @@ from rich.text import Text
 from gradmedic.diagnosis.finding import Finding
 from gradmedic.plain_text import plain
 
+#: What brings the libraries that the page needs.
+INSTALL = "pip install 'gradmedic[report]'"
 
-def next_commands(run: Any, findings: Sequence[Finding], *, steps: int, lang: str | None = None) -> list[str]:
+
+def next_commands(
+    run: Any, findings: Sequence[Finding], *, steps: int, lang: str | None = None, first: str = ""
+) -> list[str]:
     """Return the commands that a check-up ends with, the first one first.
 
     Args:
@@ -22,13 +29,23 @@ def next_commands(run: Any, findings: Sequence[Finding], *, steps: int, lang: st
         findings: ranked.
         steps: optimizer steps of the run; without any there is nothing to show.
         lang: the language that they are to name; None leaves it to the environment.
+        first: says what to install before a page can be made, with a place for `{install}`; "" says nothing of it.
     """
     option = "" if lang is None else f" --lang {lang}"
     commands = [f"gradmedic explain {findings[0].code}{option}"] if findings else []
     folder = getattr(run, "path", None)
     if steps and folder is not None:
-        commands.append(f"gradmedic report {quoted(folder)}{option}")
+        install = first.format(install=INSTALL) if first and not page_can_be_made() else ""
+        commands.append(f"gradmedic report {quoted(folder)}{option}{install}")
     return commands
+
+
+def page_can_be_made() -> bool:
+    """Whether what the page is drawn with is installed; it is not imported for that."""
+    try:
+        return importlib.util.find_spec("plotly") is not None
+    except (ImportError, ValueError):  # ValueError: someone has put a module without a spec into sys.modules
+        return "plotly" in sys.modules
 
 
 def quoted(folder: str | Path) -> str:

@@ -17,6 +17,9 @@ from gradmedic.report.layer_flow import Flow, FlowSum
 from gradmedic.report.run_ending import RunEnding, ending_of
 from gradmedic.report.switched_off import Trouble, troubles_of
 
+#: A learning rate that somewhere is more than so many times what it is at both ends has a peak.
+ABOVE_ENDS = 1.1
+
 
 @dataclass(slots=True)
 class Series:
@@ -29,6 +32,8 @@ class Series:
         loss, lr: first and last, None where nothing is known; losses of skipped steps are left out, unless all are.
         lrs: the same of the rates that parameter groups have, each different one once; of one rate alone where all
             have the same.
+        peak: the rates of the step whose largest one is the largest of all, and that step, where it lies above both
+            ends by more than a tenth, as with a warm-up.
         norms: pre-clip norms, the medians of the early, middle and late third; skipped steps are left out, and
             non-finite ones where a third has others.
         nonfinite: steps that were not skipped and whose norm is NaN or infinite.
@@ -43,6 +48,7 @@ class Series:
     loss: tuple[float, float] | None = None
     lr: tuple[float, float] | None = None
     lrs: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    peak: tuple[tuple[float, ...], int] | None = None
     norms: tuple[float, ...] = ()
     nonfinite: int = 0
     largest: tuple[float, int] | None = None
@@ -174,6 +180,7 @@ def _series(name: str, process: int, frames: list[_Scalars], flow: Flow) -> Seri
         loss=(losses[0], losses[-1]) if losses else None,
         lr=(rates[0], rates[-1]) if rates else None,
         lrs=_of_groups(frames),
+        peak=_peak(frames),
         norms=tuple(_thirds(norms)),
         nonfinite=sum(not math.isfinite(norm) for norm in norms),
         largest=_largest(frames),
@@ -187,8 +194,23 @@ def _of_groups(frames: list[_Scalars]) -> tuple[tuple[float, ...], tuple[float, 
     if first is None:
         return None
     last = next(frame for frame in reversed(frames) if frame.lr is not None)
-    began, ended = (tuple(dict.fromkeys(frame.lrs)) or (frame.lr or 0.0,) for frame in (first, last))
-    return began, ended
+    return _different(first), _different(last)
+
+
+def _different(frame: _Scalars) -> tuple[float, ...]:
+    """Return the different rates of a step, in the order of the groups."""
+    return tuple(dict.fromkeys(frame.lrs)) or (frame.lr or 0.0,)
+
+
+def _peak(frames: list[_Scalars]) -> tuple[tuple[float, ...], int] | None:
+    known = [(max(_different(frame)), frame) for frame in frames if frame.lr is not None]
+    known = [(rate, frame) for rate, frame in known if math.isfinite(rate)]
+    if not known:
+        return None
+    highest, frame = max(known, key=lambda entry: entry[0])
+    if not highest > ABOVE_ENDS * max(known[0][0], known[-1][0]):
+        return None
+    return _different(frame), frame.step
 
 
 def _largest(frames: list[_Scalars]) -> tuple[float, int] | None:

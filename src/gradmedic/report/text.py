@@ -154,7 +154,7 @@ def _screen(
     rest = findings[shown:]
     if rest:
         yield Text("  " + words["more"].format(n=len(rest), codes=_codes(rest)))
-    commands = next_commands(run, findings, steps=summary.steps, lang=lang if name_lang else None)
+    commands = next_commands(run, findings, steps=summary.steps, lang=lang if name_lang else None, first=words["first"])
     yield from command_lines(commands, words["next"])
 
 
@@ -192,7 +192,7 @@ def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> 
     title = f"  {finding.title}{_whose(finding, lang) if several else ''}"
     heading = Text.assemble((finding.code, "bold"), " ", (severity, style), title, (f"  {step}", "dim"))
     if finding.where:
-        heading.append(f"  {words['at']} {wording.names(finding.where, lang)}", style="dim")
+        heading.append(f"  {words['at']} {wording.places(finding.where, lang)}", style="dim")
     yield heading
     yield Padding(Paragraph(finding.message), (0, 0, 0, 2))
     if finding.remedies:
@@ -211,7 +211,7 @@ def _entry(finding: Finding, lang: str, consequences: int, *, several: bool) -> 
 def _consequence(finding: Finding, lang: str, *, several: bool = False) -> str:
     """Return what is said of a finding that is folded under its cause."""
     words = WORDS[lang]
-    place = words["place"].format(where=wording.names(finding.where, lang)) if finding.where else ""
+    place = words["place"].format(where=wording.places(finding.where, lang)) if finding.where else ""
     return words["consequence"].format(
         code=finding.code,
         title=finding.title + (_whose(finding, lang) if several else ""),
@@ -264,7 +264,7 @@ def _markdown(findings: Sequence[Finding], remarks: Sequence[str], lang: str) ->
 
 
 def _evidence_row(entry: Evidence, lang: str) -> str:
-    unit = f" {wording.label(entry.unit, lang, 'units')}" if entry.unit else ""
+    unit = f" {wording.unit(entry.unit, entry.value, lang)}" if entry.unit else ""
     return f"| {wording.label(entry.name, lang)} | {_value(entry.value)}{unit} | {_value(entry.threshold)} |"
 
 

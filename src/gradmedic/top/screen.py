@@ -185,7 +185,7 @@ def _finding(finding: Finding, lang: str) -> Text:
     if finding.folded:
         line.append(f"  {words['folded'].format(n=len(finding.folded))}", style="dim")
     if finding.where:
-        line.append(f"  {words['at']} {plain(wording.names(finding.where, lang))}", style="dim")
+        line.append(f"  {words['at']} {plain(wording.places(finding.where, lang))}", style="dim")
     return line
 
 

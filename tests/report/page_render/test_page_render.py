@@ -37,7 +37,7 @@ def keys_of(table, prefix=""):
             yield f"{prefix}{key}", value
 
 
-DIAGNOSIS = ("severity", "evidence_names", "unit_names")
+DIAGNOSIS = ("severity", "evidence_names", "unit_names", "one_unit")
 BOOKS = {
     lang: dict(keys_of({key: table for key, table in book.items() if key not in DIAGNOSIS}))
     for lang, book in page_words().items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradmedic.diagnosis import Evidence, Finding
-from gradmedic.diagnosis.wording import label
+from gradmedic.diagnosis.wording import label, unit
 from gradmedic.report.notebook.markup import FAINT, box, escaped, heading, name, number, severity, table
 from gradmedic.report.notebook.words import WORDS
 
@@ -70,9 +70,9 @@ def _places(where: Sequence[str], say: Mapping[str, str]) -> str:
 
 
 def _evidence(entry: Evidence, lang: str) -> list[str]:
-    unit = f" {escaped(label(entry.unit, lang, 'units'))}" if entry.unit else ""
     values = []
     for value in (entry.value, entry.threshold):
+        behind = f" {escaped(unit(entry.unit, value, lang))}" if entry.unit else ""
         text = escaped(value) if isinstance(value, str) else number(value)
-        values.append("–" if value is None else text + unit)
+        values.append("–" if value is None else text + behind)
     return [escaped(label(entry.name, lang)), *values]

@@ -119,6 +119,7 @@ def page_words() -> dict[str, dict[str, Any]]:
             "severity": dict(messages["severity"]),
             "evidence_names": dict(messages.get("evidence", {})),
             "unit_names": dict(messages.get("units", {})),
+            "one_unit": dict(messages["one_unit"]),
         }
     return books
 

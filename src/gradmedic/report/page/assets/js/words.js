@@ -19,7 +19,7 @@
 
   /** Return the name of an evidence or of a unit; English ones are the data's own. */
   gm.evidenceName = (name) => books[gm.state.lang].evidence_names[name] || name;
-  gm.unitName = (name) => books[gm.state.lang].unit_names[name] || name;
+  gm.unitName = (name, value) => (value === 1 && books[gm.state.lang].one_unit[name]) || books[gm.state.lang].unit_names[name] || name;
 
   /** Put the words into every element that names a key. */
   gm.translate = function (root) {

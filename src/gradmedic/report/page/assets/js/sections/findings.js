@@ -37,7 +37,7 @@
     if (!finding.evidence.length) return null;
     const head = gm.el("tr", {}, ...["evidence", "value", "threshold"].map((key) => gm.el("th", { scope: "col", text: gm.t(`findings.${key}`) })));
     const rows = finding.evidence.map((entry) => {
-      const unit = entry.unit ? ` ${gm.unitName(entry.unit)}` : "";
+      const unit = entry.unit ? ` ${gm.unitName(entry.unit, entry.value)}` : "";
       return gm.el("tr", {}, gm.el("th", { scope: "row", text: gm.plain(gm.evidenceName(entry.name)) }),
         gm.el("td", { text: written(entry.value) + unit }),
         gm.el("td", { text: entry.threshold === null ? "" : written(entry.threshold) }));
