@@ -97,6 +97,7 @@ class LossFact:
         inner: operation directly behind that one.
         numbers: what was measured, those that are finite: "count" (targets, without ignored ones), "classes", "loss"
             (mean over targets, without weights), "baseline" (the same loss of the best constant prediction),
+            "floor" (of a perfect prediction, in a binary loss: the mean entropy of its targets, 0 for yes or no),
             "label_share" (share of the most frequent class), "top_share" (share of the class predicted most often),
             "entropy" (of the prediction, over ln classes), "log_z" (mean |logsumexp| of the logits), "unit_rows" (share
             of rows that are distributions), "positive_share" (share of log-probabilities above 0), "outside_share"

@@ -269,6 +269,22 @@ def test_a_common_direction_that_noise_hides_and_none_at_all(agreement, expected
     assert [each.severity for each in found] == ([expected] if expected else [])
 
 
+def noisy(losses: list[float], agreement: float) -> list[Finding]:
+    made = frames(losses)
+    for step, frame in enumerate(made):
+        frame.tensors = table({"norm": [1.0], "cosine_prev": [agreement + (0.04 if step % 2 else -0.04)]})
+    return judge(FakeRun(made), "GM408")
+
+
+@pytest.mark.parametrize("agreement", [0.03, 0.003])
+def test_a_loss_that_is_said_not_to_fall_is_followed_to_the_end(agreement):
+    flat = [2.3 + 0.01 * (step % 3) for step in range(90)]
+    [found] = noisy(flat * 3, agreement)
+    assert (found.params["recent_from"], found.params["recent_to"]) == (250, 269)
+    assert "steps 250–269" in found.message
+    assert noisy(flat + [2.3 - i / 200 for i in range(180)], agreement) == []  # a note is taken back like a warning
+
+
 # -- GM508 ------------------------------------------------------------------------------------------------------------
 
 

@@ -187,6 +187,18 @@ def test_numbers_of_a_binary_loss(setting, logits):
     entropy = -(share * share.log() + (1 - share) * (1 - share).log())
     assert found["baseline"] == pytest.approx(entropy.mean().item() + 1 / (2 * ROWS), rel=1e-5)  # Miller's correction
     assert found["outside_share"] == 0
+    assert found["floor"] == 0
+
+
+@pytest.mark.parametrize("logits", [False, True])
+def test_the_floor_of_soft_targets_is_the_loss_of_a_perfect_prediction(setting, logits):
+    model, x, _, _ = setting
+    t = torch.rand(ROWS, CLASSES)
+    out = model(x)
+    loss = F.binary_cross_entropy_with_logits(out, t) if logits else F.binary_cross_entropy(out.sigmoid(), t)
+    found = fact_of(model, loss).numbers
+    assert found["floor"] == pytest.approx(F.binary_cross_entropy(t, t).item(), rel=1e-5)
+    assert found["floor"] < found["baseline"]
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ class Engine:
     def _say_how_it_ended(self, view: View) -> None:
         """Word findings anew that were made before it was known how the run goes on.
 
-        These are all that were made before the loss could tell anything, or before it told of harm; and in a run that
-        became NaN those that quote a loss which was finite still.
+        These are all that were made before the loss could tell anything, or before it told of harm; those that quote a
+        loss which does not fall, to the end; and in a run that became NaN those that quote one which was finite still.
         """
         for key, finding in self._found.items():
             said = finding.params.get("harm")
@@ -133,6 +133,8 @@ class Engine:
                 continue
             if said in CALM:
                 now = {**quotes(view.loss, view.harm), "harm": at_the_end(view.harm, note=finding.severity == "info")}
+            elif view.harm.reason == "not_falling" and said == view.harm.phrase and "recent_to" in finding.params:
+                now = quotes(view.loss, view.harm)
             elif view.harm.reason == "nonfinite" and said in WORSE:
                 now = {"harm": WORSE[said], "harm_step": view.harm.step}
             else:

@@ -18,7 +18,8 @@ from gradmedic.diagnosis.view import View
 #: Rows of one series that are remembered, and series of one optimizer.
 LENGTH = 32
 MAX_SERIES = 512
-#: Part of the loss of the best constant prediction below which something has been learned.
+#: Part of the loss of the best constant prediction below which something has been learned; of what lies above the
+#: loss of a perfect prediction where targets are soft.
 LEARNED = 0.8
 _JUDGED = 5
 
@@ -93,24 +94,31 @@ class RowMemory:
         """Whether the loss that a finding speaks of has fallen well below that of a constant since.
 
         The mean of the last five samples is held against 80 % of the constant's loss: the loss of one batch varies
-        with its share of rare classes. Where it is all of a step's loss, the last 40 steps say so sooner.
+        with its share of rare classes. Where it is all of a step's loss, the last 40 steps say so sooner. Both are
+        taken above the loss of a perfect prediction, which soft targets keep from zero.
 
         Args:
             view: the present.
             finding: names the loss's module in `where`.
         """
-        if finding.optimizer != view.frame.optimizer:
+        series = self.spoken_of(view, finding)
+        if series is None:
             return False
-        for series in self.series(view, "loss"):
-            if series[-1].module == (finding.where[0] if finding.where else ""):
-                losses, constant = recent(series, "loss", _JUDGED), recent(series, "baseline", _JUDGED)
-                if len(losses) < 3 or not constant:
-                    return False
-                # Not the median: where one class is rare, the loss is small in most steps and large in a few.
-                late = view.window("loss", 40)
-                now = float(late.mean()) if is_whole(series[-1]) and np.isfinite(late).all() else math.inf
-                return min(fmean(losses), now) < LEARNED * fmean(constant)
-        return False
+        losses, constant = recent(series, "loss", _JUDGED), recent(series, "baseline", _JUDGED)
+        if len(losses) < 3 or not constant:
+            return False
+        floor = fmean(recent(series, "floor", _JUDGED) or [0.0])
+        # Not the median: where one class is rare, the loss is small in most steps and large in a few.
+        late = view.window("loss", 40)
+        now = float(late.mean()) if is_whole(series[-1]) and np.isfinite(late).all() else math.inf
+        return min(fmean(losses), now) < floor + LEARNED * (fmean(constant) - floor)
+
+    def spoken_of(self, view: View, finding: Finding) -> Series | None:
+        """Return the loss that a finding names in `where`; None where it is of another optimizer, or not known."""
+        if finding.optimizer != view.frame.optimizer:
+            return None
+        module = finding.where[0] if finding.where else ""
+        return next((series for series in self.series(view, "loss") if series[-1].module == module), None)
 
 
 def _lost(view: View) -> bool:

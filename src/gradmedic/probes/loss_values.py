@@ -17,6 +17,8 @@ Numbers = dict[str, torch.Tensor | float]
 #: Elements of a prediction that are looked at, at most; rows are left out evenly beyond.
 MAX_ELEMENTS = 2**17
 _MAX_LOGIT_ROWS = 32
+#: Targets whose entropy is taken, about: logarithms are dear, and it is a mean.
+_MAX_FLOOR = 2**15
 #: A hand-written loss keeps the difference only; the prediction is computed again where that is cheaper than this.
 _MAX_PRODUCT = 2**24
 
@@ -157,6 +159,7 @@ def _of_binary(call: LossCall) -> tuple[Numbers, torch.Tensor | None]:
         loss = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
     yes = (chance > 0.5).float().mean(0)
     share = wanted.float().mean(0)
+    inside = wanted[:: max(1, wanted.numel() // _MAX_FLOOR)].clamp(0, 1)
     numbers: Numbers = {
         "classes": 2.0,
         "count": float(target.numel()),
@@ -165,6 +168,7 @@ def _of_binary(call: LossCall) -> tuple[Numbers, torch.Tensor | None]:
         "label_share": torch.maximum(share, 1 - share).mean(),
         "entropy": (torch.special.entr(chance) + torch.special.entr(1 - chance)).mean() / math.log(2),
         "outside_share": ((wanted < -1e-3) | (wanted > 1 + 1e-3)).float().mean(),
+        "floor": (torch.special.entr(inside) + torch.special.entr(1 - inside)).mean(),
     }
     numbers |= _moments("target", wanted) | _moments("prediction", scores)
     weight = saved(call.node, "pos_weight", near_loss=True) if call.kind == "bce_with_logits" else None

@@ -14,6 +14,7 @@ from gradmedic.diagnosis.history import SCALAR_STEPS
 from gradmedic.diagnosis.module_rows import RowMemory, SampledRow, Series, median_row, no_better_than_constant, recent
 from gradmedic.diagnosis.probed import verdicts
 from gradmedic.diagnosis.ratios import matrices, median_of, update_ratios
+from gradmedic.diagnosis.soft_targets import gain_in_reach, has_gained, still_gains
 from gradmedic.diagnosis.view import View
 
 
@@ -69,6 +70,7 @@ class LabelsUnrelated:
     kind: Kind = "symptom"
     needs = frozenset({"update_norm", "weight_norm", "cosine_prev"})
     sampled = True
+    lasting = True
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
@@ -87,8 +89,14 @@ class LabelsUnrelated:
                 yield draft
 
     def holds(self, finding: Finding, view: View) -> bool:
-        """Take it back when the loss falls below that of a constant after all, or one batch cannot be fitted either."""
-        return self._fits is not False and not self._rows.learned(view, finding)
+        """Take it back when the loss falls below that of a constant after all, or one batch cannot be fitted either.
+
+        Soft targets are not learned by heart as soon as labels are: there a small gain is enough, if it is no scatter.
+        """
+        series = self._rows.spoken_of(view, finding)
+        if self._fits is False or (series is not None and has_gained(series)):
+            return False
+        return not self._rows.learned(view, finding)
 
     def _judge(self, view: View, series: Series) -> Draft | None:
         limits, last = self.thresholds, series[-1]
@@ -96,6 +104,8 @@ class LabelsUnrelated:
             return None
         ratio = no_better_than_constant(series, limits.samples, limits.loss_share)
         if ratio is None or ratio > limits.loss_above or not self._predictions_differ(series):
+            return None
+        if still_gains(series, limits.samples):
             return None
         moving = median_of(update_ratios(view, limits.window))
         places, _ = matrices(view.layout)
@@ -107,7 +117,13 @@ class LabelsUnrelated:
             or (moving < limits.ratio_usual and self._falls(view, last.get("baseline")))
         ):
             return None
-        return self._draft(last, median_row(series, limits.samples), ratio, moving, cosine)
+        return self._draft(series, ratio, moving, cosine)
+
+    def _quoted(self, series: Series) -> SampledRow:
+        """Return the latest sample, or where that one happens to beat the constant the one of the median ratio."""
+        limits, last = self.thresholds, series[-1]
+        latest = last.get("loss") >= limits.loss_share * last.get("baseline")
+        return last if latest else median_row(series, limits.samples)
 
     def _labels_differ(self, series: Series) -> bool:
         limits, last = self.thresholds, series[-1]
@@ -139,8 +155,9 @@ class LabelsUnrelated:
         limits = self.thresholds
         return -slope * len(losses) > limits.rest * constant and -slope > limits.certain * error
 
-    def _draft(self, last: SampledRow, usual: SampledRow, ratio: float, moving: float, cosine: float) -> Draft:
-        limits = self.thresholds
+    def _draft(self, series: Series, ratio: float, moving: float, cosine: float) -> Draft:
+        limits, last, quoted = self.thresholds, series[-1], self._quoted(series)
+        numbers = math.isnan(last.get("classes")) or gain_in_reach(series) is not None
         draft = Draft(
             severity="warning",
             confidence=0.6,
@@ -153,10 +170,11 @@ class LabelsUnrelated:
             ),
             params={
                 "steps": last.step + 1,
-                "loss": usual.get("loss"),
-                "loss_step": usual.step,
-                "constant": usual.get("baseline"),
+                "loss": quoted.get("loss"),
+                "loss_step": quoted.step,
+                "constant": quoted.get("baseline"),
             },
+            variant="targets" if numbers else "",
             key=last.module,
         )
         return replace(draft, confidence=0.85, variant="fits", severity="error") if self._fits else draft

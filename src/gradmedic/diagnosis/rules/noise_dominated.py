@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,8 +80,8 @@ class NoiseDominated:
         )
 
     def holds(self, finding: Finding, view: View) -> bool:
-        """Take it back when the loss falls after all."""
-        return still_harmed(finding, view)
+        """Take it back when the loss falls after all, a note too: it says that the loss does not."""
+        return still_harmed(replace(finding, severity="warning"), view)
 
 
 def agreement_of(cosines: np.ndarray, norms: np.ndarray) -> tuple[float, float, int]:
