@@ -24,15 +24,6 @@ KNOWN = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_seed():
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def run_of(norms, losses, *, updates=None, kind="AdamW", **defaults) -> FakeRun:
     """Three tensors with these gradient norms [steps, 3]; updates of 1e-3 unless given [steps]."""
     norms = np.asarray(norms, dtype=float)

@@ -15,15 +15,6 @@ from gradmedic.diagnosis import diagnose
 CE = nn.functional.cross_entropy
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_seed():
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def assert_healthy(run: FakeRun) -> None:
     faults = [f for f in diagnose(run) if f.severity != "info"]
     assert not faults, "\n".join(map(str, faults))

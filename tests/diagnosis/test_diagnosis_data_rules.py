@@ -27,12 +27,6 @@ FLAT = [2.0] * 600
 DIVERGED = [2.0 - i / 1000 for i in range(200)] + [100.0] * 200
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-
-
 def run_of(rows, curve=FALLING, every=20, norms=None, at=None) -> FakeRun:
     """A run whose sampled steps have these rows; `rows` is a function of the step."""
     made = frames(curve, norms)

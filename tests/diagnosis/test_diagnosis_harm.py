@@ -15,14 +15,6 @@ from gradmedic.diagnosis.loss import LossTracker
 from gradmedic.facts import Facts
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # nets this small lose more to waking threads than they gain
-    yield
-    torch.set_num_threads(threads)
-
-
 def summary(losses):
     tracker = LossTracker()
     for step, loss in enumerate(losses):

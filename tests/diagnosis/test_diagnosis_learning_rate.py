@@ -15,14 +15,6 @@ from gradmedic.diagnosis import diagnose
 from gradmedic.facts import Facts
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # nets this small lose more to waking threads than they gain
-    yield
-    torch.set_num_threads(threads)
-
-
 def moved(ratios, losses, *, lr=0.1, norms=None) -> FakeRun:
     """One 8 x 8 matrix of norm 4 whose updates are `ratios` of it."""
     known = Facts(parameters={"a.weight": fact("a.weight", (8, 8))})

@@ -19,15 +19,6 @@ BATCHES = digits()
 Loss = Callable[[nn.Module, int], torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 def mlp(outputs: int = 10) -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
 

@@ -13,14 +13,6 @@ from gradmedic.facts import Facts
 NAMES = ["a.weight", "b.weight"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # nets this small lose more to waking threads than they gain
-    yield
-    torch.set_num_threads(threads)
-
-
 def rounded(unchanged, zeros=(0, 0), *, lr=1e-3, n=30, dtype="bfloat16", **optimizer) -> FakeRun:
     """Two tensors of 16 elements; `unchanged` may vary over steps: a pair, or a pair for each of them."""
     known = Facts(parameters={name: fact(name, dtype=dtype) for name in NAMES}, optimizers={"SGD": optimizer})

@@ -18,14 +18,6 @@ USUAL = {"distinct": 50.0, "top_share": 0.1}
 ODD = {"distinct": 1.0, "top_share": 1.0}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # nets this small lose more to waking threads than they gain
-    yield
-    torch.set_num_threads(threads)
-
-
 def run_of(loss, norm, odd, *, leaf="ids", usual=None, after=()) -> FakeRun:
     """A level run with one step of this loss, norm and batch."""
     losses = [2.0 + 0.01 * (i % 5) for i in range(AT)] + [loss, *after] + [2.0] * 30

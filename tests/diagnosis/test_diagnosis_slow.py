@@ -14,15 +14,6 @@ from gradmedic.diagnosis import diagnose
 NAMES = [f"{layer}.weight" for layer in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_seed():
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def moved(losses, ratios, *, cosine=0.95, weights=4.0, known=None, **common) -> FakeRun:
     """Four 8 x 8 matrices; `ratios` [4] or [steps, 4] of their norm in each step, `weights` [steps] their norm."""
     made = frames(losses, **common)

@@ -22,15 +22,6 @@ FLAT, FALLING = [2.3] * 100, list(np.linspace(2.3, 0.5, 100))
 QUANTUM = 2.0**-24
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_seed():
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def zeros(losses, share, largest, *, dtype="float32", kind="Linear", **common) -> FakeRun:
     """Two 10 x 10 matrices; of the first, a share of the gradient is zero and the largest element is `largest`."""
     known = facts_with([fact(NAMES[0], (10, 10), dtype=dtype, kind=kind), fact(NAMES[1], (10, 10))], "SGD")

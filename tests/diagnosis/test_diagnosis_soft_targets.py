@@ -18,15 +18,6 @@ from gradmedic.facts import Facts
 PIXELS = torch.tensor(load_digits().data / 16).float()
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 def row(loss: float, step: int = 0, **numbers: float) -> SampledRow:
     numbers = {"loss": loss, "baseline": 0.42, "floor": 0.22} | numbers
     return SampledRow(step, {"what": "loss", "module": "out", "extra": numbers})

@@ -16,16 +16,6 @@ from torch import nn
 from gradmedic.diagnosis.rules.graph_leak import trend
 from gradmedic.diagnosis.rules.overfit import Overfit
 
-
-@pytest.fixture(autouse=True)
-def _one_thread_and_seed():
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # GM112
 
 
